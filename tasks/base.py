@@ -1,0 +1,69 @@
+"""What a task is: items, prompts, and a scorer that sees model-written text only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypedDict, runtime_checkable
+
+
+class Message(TypedDict):
+    role: str  # "system" | "user" | "assistant"
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskItem:
+    """One question. ``gold`` holds every accepted answer; ``meta`` is the task's own (hops, titles, ...)."""
+
+    id: str
+    question: str
+    gold: tuple[str, ...]
+    meta: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """``value`` is the reward; ``parts`` are logged beside it (``em``, ``f1``, ``format``, ...)."""
+
+    value: float
+    parts: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OracleTurn:
+    """One turn of a demonstration: ``text`` is what the policy should write, up to and including its tag.
+
+    The observation that follows is never written here: it comes from the real tool.
+    """
+
+    text: str
+
+
+@runtime_checkable
+class Task(Protocol):
+    name: str
+    max_score: float
+    tools: tuple[str, ...]  # names of the tools that its trajectories may call
+
+    def items(self, split: str) -> Sequence[TaskItem]: ...
+
+    def messages(self, item: TaskItem) -> list[Message]: ...
+
+    def score(self, item: TaskItem, response_text: str) -> Score:
+        """Score what the model wrote in all its turns (no prompt, no tool output)."""
+        ...
+
+    def oracle(self, item: TaskItem) -> list[OracleTurn]:
+        """The turns of a perfect trajectory, for the supervised warm-up. Raises TaskDataError if it has none."""
+        ...
+
+    def validate(self, item: TaskItem) -> None:
+        """Raise TaskDataError unless the gold answer itself scores ``max_score``."""
+        ...
+
+
+class TaskDataError(ValueError):
+    """A row of a dataset cannot be used; the message names file, line and key."""
+
+    exit_code = 1
