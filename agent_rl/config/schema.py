@@ -53,7 +53,9 @@ class SearchTask(Record):
     prompt: Literal["brief", "full"] = "full"
     reward: Literal["em_pm1", "em", "f1"] = Field("em_pm1", description="em_pm1: +1 / -1 (Eq. 14); em: 1 / 0")
     format_bonus: float = Field(0.0, description="added where the tags are complete and in order")
-    no_search_penalty: NonNegativeFloat = Field(0.0, description="taken off where the answer came without a search")
+    no_search_penalty: NonNegativeFloat = Field(
+        0.0, description="taken off where the answer came without a search"
+    )
     top_k: PositiveInt = Field(3, description="documents asked for per search")
 
 
@@ -107,7 +109,9 @@ class AlgoConfig(Record):
         if self.aggregate == "constant_length" and self.constant_length_tokens is None:
             faults.append("aggregate=constant_length needs constant_length_tokens")
         if self.kl.weighting != "none" and self.token_weight.kind == "none":
-            faults.append("kl.weighting needs a token_weight; with token_weight.kind=none use kl.weighting=none")
+            faults.append(
+                "kl.weighting needs a token_weight; with token_weight.kind=none use kl.weighting=none"
+            )
         if self.kl.weighting == "inside" and self.kl.estimator != "k3":
             faults.append("kl.weighting=inside is Eq. 10, defined for kl.estimator=k3 only")
         if self.clip_on == "weighted_ratio" and self.token_weight.kind == "none":
@@ -128,7 +132,9 @@ class LoraConfig(Record):
 
 
 class ModelConfig(Record):
-    path: str = Field("smollm2-135m", description="a fetched name (agent-rl fetch), a hub id, or a local folder")
+    path: str = Field(
+        "smollm2-135m", description="a fetched name (agent-rl fetch), a hub id, or a local folder"
+    )
     revision: str | None = None
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="compute dtype; auto: bfloat16 where the machine has bf16 instructions"
@@ -151,7 +157,9 @@ class SamplerConfig(Record):
 class ToolsConfig(Record):
     url: str = "http://127.0.0.1:8900"
     token_file: str | None = None
-    autostart: bool = Field(False, description="start a tool server over `index` for the run and stop it after")
+    autostart: bool = Field(
+        False, description="start a tool server over `index` for the run and stop it after"
+    )
     index: str = Field("indexes/miniwiki", description="used by autostart only")
     call_timeout_s: PositiveFloat = 30.0
     max_connections: PositiveInt = 64
@@ -166,11 +174,15 @@ class RolloutConfig(Record):
     max_observation_tokens: PositiveInt = 500
     max_prompt_tokens: PositiveInt = 1024
     rollout_timeout_s: PositiveFloat = 300.0
-    correct_invalid_action: bool = Field(False, description="answer a turn without call or answer with a hint")
+    correct_invalid_action: bool = Field(
+        False, description="answer a turn without call or answer with a hint"
+    )
     group_size: PositiveInt = 8
     min_group: PositiveInt = Field(2, description="scored members a group needs to be trained on")
     retries: NonNegativeInt = Field(1, description="times a trajectory broken by infrastructure is run again")
-    max_failed_fraction: Fraction = Field(0.5, description="a step with more broken trajectories ends the run")
+    max_failed_fraction: Fraction = Field(
+        0.5, description="a step with more broken trajectories ends the run"
+    )
     max_in_flight: PositiveInt = 128
 
 
@@ -206,7 +218,8 @@ class TrainConfig(Record):
     logprob_chunk_tokens: PositiveInt = Field(512, description="trained positions whose logits exist at once")
     optim: OptimConfig = OptimConfig()
     drop_uniform_groups_from_batch: bool = Field(
-        True, description="skip the forward pass of groups whose advantages are all zero when beta = 0; same loss"
+        True,
+        description="skip the forward pass of groups whose advantages are all zero when beta = 0; same loss",
     )
     checkpoint_every_steps: PositiveInt = 20
     keep_checkpoints: PositiveInt = 2
@@ -254,7 +267,8 @@ class RunConfig(Record):
     seed: int = 0
     run_dir: str = Field("runs/search", description="where everything of the run is written")
     resume: Literal["auto", "never", "must"] = Field(
-        "auto", description="auto: continue a run found in run_dir; never: refuse to touch one; must: need one"
+        "auto",
+        description="auto: continue a run found in run_dir; never: refuse to touch one; must: need one",
     )
 
     @model_validator(mode="after")
