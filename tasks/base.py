@@ -55,7 +55,10 @@ class Task(Protocol):
         ...
 
     def oracle(self, item: TaskItem) -> list[OracleTurn]:
-        """The turns of a perfect trajectory, for the supervised warm-up. Raises TaskDataError if it has none."""
+        """The turns of a perfect trajectory, for the supervised warm-up.
+
+        Raises TaskDataError if it has none.
+        """
         ...
 
     def validate(self, item: TaskItem) -> None:

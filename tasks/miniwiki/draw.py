@@ -1,7 +1,7 @@
 """Seeded choices that are the same on every Python version.
 
-``random.Random`` promises the same ``random()`` stream for a seed for ever; its other methods may change between
-releases. So every choice here is made from ``random()`` alone.
+``random.Random`` promises the same ``random()`` stream for a seed for ever; its other methods may change
+between releases. So every choice here is made from ``random()`` alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the encyclopedia is about: four kinds of records. Relations hold the other record, so they cannot dangle."""
+"""What the encyclopedia is about: four kinds of records, whose relations hold the other record itself."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Entity = Town | Person | Company | Work
 
 @dataclass(slots=True)
 class Community:
-    """Records of one split. No relation leaves a community, so the splits share no person, town, company or work."""
+    """Records of one split. No relation leaves it, so the splits share no person, town, company or work."""
 
     split: str  # "train" | "dev" | "test"
     towns: list[Town] = field(default_factory=list)

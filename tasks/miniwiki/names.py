@@ -1,34 +1,38 @@
 """Invented names, put together from syllables, each given out once.
 
-A name is a number written in mixed radix, with syllables for digits. Digits alternate between consonants and vowels
-(or have a fixed length), so no two numbers spell the same name. Numbers are scattered by a bijection that depends on
-the seed: two worlds share few names, and inside one world no surname, town, company, work or region repeats.
+A name is a number written in mixed radix, with syllables for digits. Digits alternate between consonants and
+vowels (or have a fixed length), so no two numbers spell the same name. Numbers are scattered by a bijection
+that depends on the seed: two worlds share few names, and inside one world no surname, town, company, work or
+region repeats.
 """
 
 from __future__ import annotations
 
 from math import gcd
 
-_ONSETS = tuple("b br c ch cl cr d dr f fl g gl gr h j k l m n p pr qu r s sk st t tr v w".split())
+
+def words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+_ONSETS = words("b br c ch cl cr d dr f fl g gl gr h j k l m n p pr qu r s sk st t tr v w")
 _VOWELS = tuple("aeiou")
-_MIDDLES = tuple("b d l ld lm lv m n nd nt r rb rd rk rl rn rs rv s sk st t v x".split())
-_FIRST_TAILS = tuple("rvo len mar nna ris vin ldo sta rek lio mia nor dis van lla tan".split())
-_SURNAME_TAILS = tuple(
-    "ack ade aft all ane ask ay eck een ell ent est ick ine int ock oll ost uck und".split()
-)
-_COMPANY_TAILS = tuple("ace ada ana ax eda ena eon era ica ida ion iva ix oda ona ora oxa ula una yx".split())
-_WORK_TAILS = tuple("ai ara ea ela eth eva iel ila ira ith oa ola oth ova ua ulo umi ura uva yth".split())
-_REGION_TAILS = tuple("ain alt ar een elt er ian ild or oun uld ur".split())
-_TOWN_NUCLEI = tuple("a e i o u ai au ea oo ou".split())
+_MIDDLES = words("b d l ld lm lv m n nd nt r rb rd rk rl rn rs rv s sk st t v x")
+_FIRST_TAILS = words("rvo len mar nna ris vin ldo sta rek lio mia nor dis van lla tan")
+_SURNAME_TAILS = words("ack ade aft all ane ask ay eck een ell ent est ick ine int ock oll ost uck und")
+_COMPANY_TAILS = words("ace ada ana ax eda ena eon era ica ida ion iva ix oda ona ora oxa ula una yx")
+_WORK_TAILS = words("ai ara ea ela eth eva iel ila ira ith oa ola oth ova ua ulo umi ura uva yth")
+_REGION_TAILS = words("ain alt ar een elt er ian ild or oun uld ur")
+_TOWN_NUCLEI = words("a e i o u ai au ea oo ou")
 _TOWN_MIDDLES = tuple("dlmnrstv")
-_TOWN_ENDINGS = tuple(
-    "beck bridge brook burn bury by cliff combe cote croft dale dean fell field firth ford gate ham harbour haven "
-    "head hill holm hurst keld kirk land leigh ley lock mere minster mouth ness port ridge sea shaw side stead "
-    "stoke stone stow thorpe ton toft vale wald wall wick wold wood worth".split()
+_TOWN_ENDINGS = words(
+    "beck bridge brook burn bury by cliff combe cote croft dale dean fell field firth ford gate ham "
+    "harbour haven head hill holm hurst keld kirk land leigh ley lock mere minster mouth ness port ridge sea "
+    "shaw side stead stoke stone stow thorpe ton toft vale wald wall wick wold wood worth"
 )
 _REGION_KINDS = ("Valley", "Hills", "Coast", "Marshes", "Moors", "Plain", "Islands", "Forest")
-_COMPANY_NOUNS = tuple(
-    "Works Brothers Company Partners Trading Workshop Union Guild Stores House Supply Mills".split()
+_COMPANY_NOUNS = words(
+    "Works Brothers Company Partners Trading Workshop Union Guild Stores House Supply Mills"
 )
 _WORK_PATTERNS = (
     "The Lantern of {}",
@@ -53,8 +57,8 @@ TOWNS_PER_STEM = 2
 class Names:
     """The names of one world: each method maps a number to a name, one to one.
 
-    Raises ValueError where a number is beyond the names there are (2,400 first names, 72,000 surnames, 129,600 towns,
-    144,000 companies, 216,000 works, 43,200 regions), which no world of up to 1,000,000 passages reaches.
+    There are 2,400 first names, 72,000 surnames, 129,600 towns, 144,000 companies, 216,000 works and 43,200
+    regions, which a world of 1,000,000 passages does not use up. Raises ValueError for a number beyond them.
     """
 
     def __init__(self, seed: int) -> None:
@@ -77,7 +81,7 @@ class Names:
         round_, stem = divmod(pair, _size(digits))
         if TOWNS_PER_STEM * round_ + member >= len(_TOWN_ENDINGS):
             raise ValueError(f"town number {number} is beyond the names there are")
-        # A stem comes back once per round, each time with the next two endings; the shift varies them between stems.
+        # A stem comes back once per round, with the next two endings; the shift varies them between stems.
         ending = _TOWN_ENDINGS[(TOWNS_PER_STEM * round_ + member + 7 * stem) % len(_TOWN_ENDINGS)]
         return self._word(stem, 4, *digits) + ending
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tasks.miniwiki.draw import Draw
 from tasks.miniwiki.entities import Community, Company, Person, Town, Work
-from tasks.miniwiki.names import Names
+from tasks.miniwiki.names import Names, words
 from tasks.miniwiki.prose import WORK_KINDS
 
 SPLIT_SHARES = {"train": 0.6, "dev": 0.2, "test": 0.2}
@@ -14,19 +14,28 @@ _FIRST_NAMES_PER_BLOCK = 40
 _REGIONS_PER_BLOCK = 6
 _MARRIED_SHARE, _EMPLOYED_SHARE = 0.45, 0.35
 
-_OCCUPATIONS = tuple(
-    "clockmaker baker surgeon teacher painter sailor botanist printer engraver architect blacksmith geologist "
-    "carpenter tailor astronomer lawyer weaver gardener violinist chemist mapmaker journalist locksmith beekeeper "
-    "shipwright physician stonemason potter organist miner".split()
+_OCCUPATIONS = words(
+    "clockmaker baker surgeon teacher painter sailor botanist printer engraver architect blacksmith "
+    "geologist carpenter tailor astronomer lawyer weaver gardener violinist chemist mapmaker journalist "
+    "locksmith beekeeper shipwright physician stonemason potter organist miner"
 )
 _KNOWN_FOR = (
-    *"wool salt cheese honey cider lace silk paper pottery marble amber rope leather copper plums saffron".split(),
-    "blue glass", "black tea", "smoked fish", "old lighthouse", "stone bridge", "clock tower", "wooden church",
-    "horse market", "salt baths",
-)  # fmt: skip
-_PRODUCTS = tuple(
-    "bicycles pianos umbrellas telescopes lanterns carpets candles matches anchors saddles kettles stoves buttons "
-    "gloves hats barrels ladders scales toys bells compasses mirrors pencils razors violins".split()
+    *words(
+        "wool salt cheese honey cider lace silk paper pottery marble amber rope leather copper plums saffron"
+    ),
+    *(
+        "blue glass",
+        "black tea",
+        "smoked fish",
+        "stone bridge",
+        "clock tower",
+        "wooden church",
+        "horse market",
+    ),
+)
+_PRODUCTS = words(
+    "bicycles pianos umbrellas telescopes lanterns carpets candles matches anchors saddles kettles stoves "
+    "buttons gloves hats barrels ladders scales toys bells compasses mirrors pencils razors violins"
 )
 
 
@@ -46,17 +55,11 @@ def block_quotas(passages: int) -> dict[str, tuple[int, int, int, int]]:
 def populate(names: Names, draw: Draw, block: int, passages: int, largest: int) -> list[Community]:
     """The three communities of block number ``block``.
 
-    ``largest`` is the size of the world's largest block: number ranges of names are laid out for it, so that no two
+    ``largest`` is the size of the world's largest block: ranges of name numbers are laid out for it, so that no two
     blocks share a surname, a town, a company or a work.
     """
     quotas = block_quotas(passages)
-    # Blocks differ in size by at most one, and rounding can give the smaller one more of a kind.
-    stride_towns, _, stride_companies, stride_works = (
-        max(sum(kind) for kind in pair)
-        for pair in zip(
-            *(zip(*block_quotas(size).values(), strict=True) for size in (largest - 1, largest)), strict=True
-        )
-    )
+    stride_towns, stride_companies, stride_works = _strides(largest)
     stride_surnames = largest // 2 // _PEOPLE_PER_SURNAME + 3
     regions = [names.region(block * _REGIONS_PER_BLOCK + i) for i in range(_REGIONS_PER_BLOCK)]
     firsts = [names.first(i) for i in draw.sample(range(names.first_count()), _FIRST_NAMES_PER_BLOCK)]
@@ -110,6 +113,18 @@ def populate(names: Names, draw: Draw, block: int, passages: int, largest: int) 
         _employ(community, founders, draw)
         communities.append(community)
     return communities
+
+
+def _strides(largest: int) -> tuple[int, int, int]:
+    """Names of towns, companies and works that a block has for itself.
+
+    Blocks differ in size by at most one, and rounding can give the smaller of two sizes one more of a kind.
+    """
+    sizes = [list(block_quotas(size).values()) for size in (largest - 1, largest)]
+    towns, _, companies, works = (
+        max(sum(quota[kind] for quota in size) for size in sizes) for kind in range(4)
+    )
+    return towns, companies, works
 
 
 def _marry(people: list[Person], draw: Draw) -> None:

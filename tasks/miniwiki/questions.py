@@ -1,4 +1,4 @@
-"""Questions of four types, each with one right answer that follows from the passages named in its ``meta``."""
+"""Questions of four types, each with one right answer that follows from the passages its ``meta`` names."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def _statements(entity: Entity) -> tuple[tuple[Relation, str], ...]:
 
 
 def _another(entity: Entity, relation: Relation, community: Community, draw: Draw) -> str | None:
-    """The value that another record has for the same relation: a plausible, wrong claim. None where all agree."""
+    """A plausible, wrong claim: the value another record has for the relation. None where all agree."""
     right = _text(relation.value(entity) or "")
     values = {
         _text(value)

@@ -1,4 +1,4 @@
-"""The facts that can be asked for, each with several ways to ask and a short search query that finds its passage."""
+"""The facts that can be asked for, each with several ways to ask and a short query that finds its passage."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tasks.miniwiki.prose import WORK_KINDS
 class Relation:
     """``{x}`` in a text stands for the subject: its name, or a description of it in a two-hop question.
 
-    ``value`` gives the answer's text, or the record that the answer names, or None where the article does not tell.
-    ``descriptions`` describe the value ("the spouse of {x}"); only relations whose value is a record have them.
+    ``value`` gives the answer's text, or the record that the answer names, or None where the article does not
+    tell. ``descriptions`` describe the value ("the spouse of {x}"), where the value is a record.
     """
 
     name: str

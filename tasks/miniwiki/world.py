@@ -1,4 +1,4 @@
-"""The world: a row of independent blocks, each made from its own seed, so that any size streams in constant memory."""
+"""The world: a row of independent blocks, each with its own seed, so any size streams in constant memory."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class World:
                 row += 1
 
     def questions(self, split: str, types: Sequence[str]) -> list[TaskItem]:
-        """Every question of a split, of the given types, in a seeded random order (any prefix is a fair sample).
+        """Every question of a split, of the given types, in a seeded random order: a prefix is a fair sample.
 
         ``meta`` holds ``type``, ``hops``, ``supporting_titles`` and ``oracle`` (search queries, in order).
         Raises ValueError for an unknown split or type.
@@ -93,7 +93,7 @@ def generate(seed: int, passages: int) -> World:
 
 
 def write_corpus(path: str | Path, seed: int, passages: int) -> Path:
-    """Write the passages as jsonl rows ``{"id", "contents": "\\"Title\\"\\ntext"}`` (Search-R1's corpus shape).
+    """Write the passages as jsonl, in Search-R1's shape: ``{"id", "contents": "\\"Title\\"\\ntext"}``.
 
     The file appears under its name only when complete.
     """
