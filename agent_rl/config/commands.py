@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from agent_rl.config.schema import BuildIndexConfig, PositiveInt, Record, RunConfig, ServeToolsConfig
+from agent_rl.config.schema import (
+    BuildIndexConfig,
+    MiniwikiData,
+    PositiveInt,
+    Record,
+    RunConfig,
+    ServeToolsConfig,
+)
 
 
 class EvalCommand(RunConfig):
@@ -31,6 +38,12 @@ class RolloutCommand(RunConfig):
     )
 
 
+class MiniwikiCommand(MiniwikiData):
+    """`agent-rl data miniwiki`: the generator's settings and the folder to write."""
+
+    out: str = "data/miniwiki"
+
+
 COMMANDS: dict[str, tuple[str, type[Record]]] = {
     "train": ("train", RunConfig),
     "warmup": ("train", RunConfig),
@@ -38,6 +51,7 @@ COMMANDS: dict[str, tuple[str, type[Record]]] = {
     "rollout": ("train", RolloutCommand),
     "data-check": ("train", RunConfig),
     "doctor": ("train", RunConfig),
+    "data-miniwiki": ("data_miniwiki", MiniwikiCommand),
     "build-index": ("build_index", BuildIndexConfig),
     "serve-tools": ("serve_tools", ServeToolsConfig),
 }

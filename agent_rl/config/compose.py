@@ -1,7 +1,7 @@
 """From YAML presets and overrides to a checked, frozen record, by Hydra's compose API.
 
-Hydra reads the defaults lists and merges the presets. The user's dotted overrides are applied here and not by Hydra,
-whose first unknown key ends the composition: every fault is to be reported at once.
+Hydra reads the defaults lists and merges the presets. The user's dotted overrides are applied here and not by
+Hydra, whose first unknown key ends the composition: every fault is to be reported at once.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ CONFIG_DIR = Path(configs.__file__).resolve().parent
 def compose(command: str, overrides: list[str], config_dir: Path | None = None) -> Record:
     """The record of ``command`` (a key of ``COMMANDS``) under ``overrides``.
 
-    ``config_dir``: a folder of further presets, ``<group>/<name>.yaml``. ``run=DIR`` (eval, rollout) takes the
-    configuration saved in DIR as the base. Raises ConfigError with all faults, each with its dotted path and value.
+    ``config_dir``: a folder of further presets, ``<group>/<name>.yaml``. ``run=DIR`` (eval, rollout) takes
+    the configuration saved in DIR as the base. Raises ConfigError with all faults, each with its dotted path.
     """
     primary, record_type = COMMANDS[command]
     presets_of = _presets(primary, config_dir)
@@ -56,7 +56,7 @@ def compose(command: str, overrides: list[str], config_dir: Path | None = None) 
 
 
 def resolved_yaml(record: Record) -> str:
-    """The whole record as YAML, defaults included, in the schema's order; reading it back gives the same record."""
+    """The whole record as YAML, defaults included; reading it back gives the same record."""
     return yaml.safe_dump(record.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 

@@ -45,9 +45,9 @@ def show(value: Any) -> str:
 def check(record: type[RecordT], values: dict[str, Any]) -> tuple[RecordT | None, list[Fault]]:
     """Validate ``values`` (nested, as from YAML) and return the record, or None and all the faults.
 
-    pydantic runs a record's cross-field checks only when its fields are right. So whatever is found wrong is taken
-    out and the rest is validated again, until nothing new appears. A cross-field fault that mentions a value already
-    found wrong is not reported: it would speak of a default that nobody asked for.
+    pydantic runs a record's cross-field checks only when its fields are right. So whatever is found wrong is
+    taken out and the rest is validated again, until nothing new appears. A cross-field fault that mentions a
+    value already found wrong is not reported: it would speak of a default that nobody asked for.
     """
     fill_kinds(record, values)
     faults: list[Fault] = []
@@ -154,7 +154,7 @@ def _value(values: dict[str, Any], path: list[str]) -> Any:
 
 
 def _remove(values: dict[str, Any], path: list[str]) -> bool:
-    """Take the value at ``path`` out; False where there is none (then validating again would find the same)."""
+    """Take the value at ``path`` out; False where there is none (validating again would find the same)."""
     parent = _value(values, path[:-1])
     if path and isinstance(parent, dict) and path[-1] in parent:
         del parent[path[-1]]

@@ -16,7 +16,7 @@ _LOOKS_LIKE_PATH = re.compile(r"[/\\]|^[.~]|\.(jsonl|gz|zst|json|tsv|parquet)$")
 
 @dataclass
 class Overrides:
-    """``presets``: group -> preset; ``values``: dotted key -> value, in the order given; ``faults`` of both."""
+    """``presets``: group -> preset; ``values``: dotted key -> value, in order; ``faults`` of both."""
 
     presets: dict[str, str] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)

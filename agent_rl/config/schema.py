@@ -1,7 +1,7 @@
 """The typed shape of every command's configuration.
 
 Frozen pydantic records, ``extra="forbid"``; where a part has several kinds, a union tagged by ``kind``.
-Units stand in names (``_s`` seconds, ``_tokens``). ``compose.py`` fills these records from YAML and overrides.
+Units stand in names (``_s`` seconds, ``_tokens``). ``compose.py`` fills the records from YAML and overrides.
 """
 
 from __future__ import annotations
@@ -277,8 +277,8 @@ class RunConfig(Record):
         group, ddof = self.rollout.group_size, self.algo.std_ddof
         if self.algo.advantage == "group_norm" and group == 1:
             faults.append(
-                f"rollout.group_size=1 with algo.advantage=group_norm (std_ddof={ddof}): the std of one reward "
-                "does not exist; use a larger group"
+                f"rollout.group_size=1 with algo.advantage=group_norm (std_ddof={ddof}): "
+                "the std of one reward does not exist; use a larger group"
             )
         if self.rollout.min_group > group:
             faults.append(f"rollout.min_group={self.rollout.min_group} is above rollout.group_size={group}")

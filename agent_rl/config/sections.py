@@ -5,8 +5,9 @@ A *section* is a key whose value is a record. A section may have several branche
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -14,7 +15,7 @@ from agent_rl.config.schema import Record
 
 
 def branches(field: FieldInfo) -> dict[str, type[Record]]:
-    """The records that a field may hold, by their ``kind`` (by class name where a record has none); {} for a leaf."""
+    """The records that a field may hold, by ``kind`` (by class name where there is none); {} for a leaf."""
     found: dict[str, type[Record]] = {}
     pending: list[Any] = [field.annotation]
     while pending:
@@ -30,7 +31,7 @@ def branches(field: FieldInfo) -> dict[str, type[Record]]:
 
 
 def branch_of(field: FieldInfo, value: Any) -> type[Record] | None:
-    """The record that ``value`` is meant for: by its ``kind``, else the field's default, else the only branch."""
+    """The record that ``value`` is meant for: by ``kind``, else the field's default, else the only branch."""
     choices = branches(field)
     if isinstance(value, dict) and value.get("kind") in choices:
         return choices[value["kind"]]
@@ -93,3 +94,29 @@ def section_at(record: type[Record], values: dict[str, Any], path: list[str]) ->
         value = value.get(name) if isinstance(value, dict) else None
         at = branch_of(field, value)
     return at
+
+
+def describe_keys(record: type[Record], prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """(dotted key, default as JSON, meaning or choices) of every leaf, all branches included."""
+    for name, field in record.model_fields.items():
+        choices = branches(field)
+        meaning = field.description or ""
+        if not choices:
+            default = "(needed)" if field.is_required() else json.dumps(field.default)
+            choices_of_leaf = _literals(field.annotation)
+            listed = ", ".join(map(str, choices_of_leaf)) if len(choices_of_leaf) > 1 else ""
+            yield f"{prefix}{name}", default, meaning or listed
+            continue
+        if field.default is None:
+            yield f"{prefix}{name}", "null", meaning
+        for kind, branch in choices.items():
+            for key, default, text in describe_keys(branch, f"{prefix}{name}."):
+                only = f"kind={kind} only" if len(choices) > 1 and not key.endswith(".kind") else ""
+                yield key, default, "; ".join(part for part in (text, only) if part)
+
+
+def _literals(annotation: Any) -> list[Any]:
+    """The values that a ``Literal`` lists, through unions and tuples; [] where there is none."""
+    if get_origin(annotation) is Literal:
+        return list(get_args(annotation))
+    return [value for part in get_args(annotation) for value in _literals(part)]

@@ -1,0 +1,32 @@
+"""`agent-rl eval`: answer held-out questions with any checkpoint and score them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from agent_rl.commands.parsing import add_command, composed
+
+
+def add_parser(subparsers: Any) -> None:
+    add_command(
+        subparsers,
+        "eval",
+        run=run,
+        summary="evaluate a checkpoint or a model on held-out questions",
+        examples=[
+            "agent-rl eval run=runs/demo checkpoint=latest eval.split=test eval.questions=400",
+            "agent-rl eval model=Qwen/Qwen2.5-0.5B eval.samples=0 out=results/untrained",
+        ],
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    command = composed(args, "eval")
+
+    from agent_rl.config.commands import run_config
+    from agent_rl.evaluation.run import evaluate_command
+
+    out = Path(command.out) if command.out else Path(command.run_dir) / "eval"
+    evaluate_command(run_config(command), command.checkpoint, out)
