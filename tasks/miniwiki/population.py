@@ -55,8 +55,8 @@ def block_quotas(passages: int) -> dict[str, tuple[int, int, int, int]]:
 def populate(names: Names, draw: Draw, block: int, passages: int, largest: int) -> list[Community]:
     """The three communities of block number ``block``.
 
-    ``largest`` is the size of the world's largest block: ranges of name numbers are laid out for it, so that no two
-    blocks share a surname, a town, a company or a work.
+    ``largest`` is the size of the world's largest block. Ranges of name numbers are laid out for it, so that
+    no two blocks share a surname, a town, a company or a work.
     """
     quotas = block_quotas(passages)
     stride_towns, stride_companies, stride_works = _strides(largest)

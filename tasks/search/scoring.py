@@ -1,0 +1,125 @@
+"""How an answer is read and compared: SQuAD's normalisation, Search-R1's and FlashRAG's rules.
+
+Every function sees text that the policy wrote. Prompts and tool output never come here.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+
+# A closed thought hides the tags inside it; one that is never closed hides nothing, as in the runs of others.
+_THOUGHT = re.compile(r"<think>(?:(?!<think>).)*?</think>", re.DOTALL)
+_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_SEARCH = re.compile(r"<search>(.*?)</search>", re.DOTALL)
+_TAG = re.compile(r"<(/?)(think|search|information|answer)>")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_TYPOGRAPHY = str.maketrans(
+    dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212", "-")
+    | dict.fromkeys("\u2018\u2019\u201a\u201b\u2032", "'")
+    | dict.fromkeys("\u201c\u201d\u201e\u201f\u2033\u00ab\u00bb", '"')
+)
+
+
+def extract_answer(response: str) -> str | None:
+    """The stripped text of the last complete ``<answer>`` block outside closed thoughts, or None."""
+    blocks = _ANSWER.findall(_THOUGHT.sub("", response))
+    return blocks[-1].strip() if blocks else None
+
+
+def count_searches(response: str) -> int:
+    """Completed ``<search>`` calls with a query, outside closed thoughts."""
+    return sum(bool(query.strip()) for query in _SEARCH.findall(_THOUGHT.sub("", response)))
+
+
+def well_formed(response: str) -> bool:
+    """Whether the tags are complete, balanced and in order.
+
+    Any number of ``<think>`` and ``<search>`` blocks, none inside another and no search empty, then exactly
+    one ``<answer>`` block that is not empty and that nothing but space follows. ``<information>`` is the
+    tool's tag: a policy that writes it has made up a document.
+    """
+    opened: str | None = None
+    start = end = 0
+    answered = False
+    for tag in _TAG.finditer(response):
+        closing, name = bool(tag.group(1)), tag.group(2)
+        if answered or name == "information" or closing != (opened is not None):
+            return False
+        if not closing:
+            opened, start = name, tag.end()
+            continue
+        if name != opened or (name != "think" and not response[start : tag.start()].strip()):
+            return False
+        opened, end = None, tag.end()
+        answered = name == "answer"
+    return answered and not response[end:].strip()
+
+
+def normalise_answer(text: str) -> str:
+    """Lower case, without ASCII punctuation, without a / an / the, single spaces (Rajpurkar et al. 2016)."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(answer: str | None, gold: Sequence[str]) -> float:
+    """1.0 where the normalised answer equals any normalised gold answer.
+
+    A gold that normalises to nothing ("A", "The", "?") would equal every other such text, so it matches only
+    the same text, spaces aside.
+    """
+    if answer is None:
+        return 0.0
+    said = normalise_answer(answer)
+    for accepted in gold:
+        wanted = normalise_answer(accepted)
+        if (said == wanted) if wanted else (answer.strip() == accepted.strip()):
+            return 1.0
+    return 0.0
+
+
+def em_unicode(answer: str | None, gold: Sequence[str]) -> float:
+    """``exact_match`` after NFKC and after typographic dashes and quotes became plain, on both sides."""
+    if answer is None:
+        return 0.0
+    return exact_match(_plain(answer), [_plain(accepted) for accepted in gold])
+
+
+def cover_em(answer: str | None, gold: Sequence[str]) -> float:
+    """1.0 where a normalised gold occurs, as characters, in the normalised answer (FlashRAG's ``sub_em``)."""
+    if answer is None:
+        return 0.0
+    if exact_match(answer, gold):
+        return 1.0
+    said = normalise_answer(answer)
+    return float(any(wanted in said for accepted in gold if (wanted := normalise_answer(accepted))))
+
+
+def token_f1(answer: str | None, gold: Sequence[str]) -> float:
+    """The best F1 over the words of the normalised texts: 2PR / (P + R) (Rajpurkar et al. 2016).
+
+    As in HotpotQA's script, an answer or gold of yes / no earns nothing unless the two are equal.
+    """
+    if answer is None:
+        return 0.0
+    if exact_match(answer, gold):
+        return 1.0
+    said = normalise_answer(answer)
+    best = 0.0
+    for accepted in gold:
+        wanted = normalise_answer(accepted)
+        if said != wanted and {said, wanted} & {"yes", "no", "noanswer"}:
+            continue
+        said_words, wanted_words = said.split(), wanted.split()
+        common = sum((Counter(said_words) & Counter(wanted_words)).values())
+        if common:
+            precision, recall = common / len(said_words), common / len(wanted_words)
+            best = max(best, 2 * precision * recall / (precision + recall))
+    return best
+
+
+def _plain(text: str) -> str:
+    return unicodedata.normalize("NFKC", text.translate(_TYPOGRAPHY)).translate(_TYPOGRAPHY)
