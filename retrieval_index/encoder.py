@@ -1,0 +1,180 @@
+"""Text to vectors, through sentence-transformers.
+
+An :class:`EncoderSpec` is everything that decides what vector a text gets, beside the weights themselves; it
+goes whole into an index's manifest, with a fingerprint of the weights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+
+from retrieval_index.download import sha256_of
+from retrieval_index.errors import EncoderError
+from retrieval_index.fetch import offline, resolve_encoder_path
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderSpec:
+    """``path``: a fetched name, a local folder, or a hub id. ``dtype`` is that of the weights; ``auto`` takes
+    bfloat16 where the processor computes in it (AVX512-BF16, AMX, CUDA), else float32.
+    """
+
+    path: str = "minilm"
+    query_prefix: str = ""
+    passage_prefix: str = ""
+    pooling: Literal["mean", "cls"] = "mean"
+    normalise: bool = True
+    max_tokens: int = 256
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+
+
+@runtime_checkable
+class TextEncoder(Protocol):
+    """What an index needs of an encoder. ``encode_*`` return float32 [B, D] in the order of the texts."""
+
+    spec: EncoderSpec
+    fingerprint: str
+    dims: int
+
+    def encode_queries(self, queries: Sequence[str]) -> np.ndarray: ...
+
+    def encode_passages(self, passages: Sequence[str]) -> np.ndarray: ...
+
+
+def prefixed(text: str, prefix: str) -> str:
+    """``text`` with ``prefix`` in front, once: callers of E5 models often add it themselves."""
+    return text if text.startswith(prefix) else prefix + text
+
+
+class Encoder:
+    """A sentence-transformers model. Not safe for use by several threads at once: give it one owner."""
+
+    def __init__(self, spec: EncoderSpec, *, batch_size: int = 32) -> None:
+        """Loads the model. Raises EncoderError (cannot be loaded as specified), UnknownEncoder,
+        FetchError.
+        """
+        self.spec = spec
+        self._batch_size = batch_size
+        self.folder = _local_folder(resolve_encoder_path(spec.path))
+        self.fingerprint = weights_fingerprint(self.folder)
+        self._model = _load(self.folder, spec)
+        self.dims: int = self._model.get_embedding_dimension()
+
+    def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
+        """float32 [B, D]. Raises ValueError on an empty query: some models give it a vector of NaN."""
+        return self._encode(queries, self.spec.query_prefix, "query")
+
+    def encode_passages(self, passages: Sequence[str]) -> np.ndarray:
+        """float32 [B, D]. Raises ValueError on an empty passage."""
+        return self._encode(passages, self.spec.passage_prefix, "passage")
+
+    def _encode(self, texts: Sequence[str], prefix: str, what: str) -> np.ndarray:
+        for place, text in enumerate(texts):
+            if not text.strip():
+                raise ValueError(f"{what} {place} of {len(texts)} is empty; leave it out")
+        if not texts:
+            return np.zeros((0, self.dims), dtype=np.float32)
+        # sentence-transformers forms the batches by length, which halves the padding, and restores the order
+        vectors = self._model.encode(
+            [prefixed(text, prefix) for text in texts],
+            batch_size=self._batch_size,
+            convert_to_numpy=True,
+            show_progress_bar=False,
+        ).astype(np.float32, copy=False)
+        return normalised(vectors) if self.spec.normalise else vectors
+
+
+def normalised(vectors: np.ndarray) -> np.ndarray:
+    """Rows of unit length, float32 [B, D]; computed in float32, as bfloat16 would leave lengths 0.4 % off."""
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return vectors / norms  # a zero vector becomes NaN, which no index accepts
+
+
+def weights_fingerprint(folder: Path) -> str:
+    """sha256 of the model's safetensors file (of the sums of all, where it is in several)."""
+    sums = [sha256_of(path) for path in sorted(folder.glob("*.safetensors"))]
+    if not sums:
+        raise EncoderError(f"{folder} has no *.safetensors weights; save the model in that format")
+    return sums[0] if len(sums) == 1 else hashlib.sha256("".join(sums).encode()).hexdigest()
+
+
+def _local_folder(path: str) -> Path:
+    if Path(path).is_dir():
+        return Path(path)
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(
+            snapshot_download(
+                path,
+                allow_patterns=["*.json", "*.txt", "*.model", "*.safetensors"],
+                ignore_patterns=["onnx/*", "openvino/*"],
+                local_files_only=offline(),
+            )
+        )
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        raise EncoderError(f"encoder.path={path!r} cannot be had from the hub: {error}") from error
+
+
+def _load(folder: Path, spec: EncoderSpec) -> Any:
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}.get(spec.dtype) or _auto_dtype()
+    try:
+        with _quiet_loading():
+            loaded = SentenceTransformer(str(folder), local_files_only=True, model_kwargs={"dtype": dtype})
+    except Exception as error:  # a damaged folder fails in many ways inside transformers
+        raise EncoderError(f"encoder.path={spec.path!r} ({folder}) cannot be loaded: {error}") from error
+    extra = [type(module).__name__ for module in loaded][1:]
+    if unknown := [name for name in extra if name not in ("Pooling", "Normalize")]:
+        raise EncoderError(
+            f"encoder.path={spec.path!r} has the modules {', '.join(unknown)} after its transformer; "
+            "only transformer, pooling and normalisation are described by an encoder record"
+        )
+    transformer: Any = loaded[0]
+    positions = getattr(transformer.auto_model.config, "max_position_embeddings", None)
+    if positions is not None and spec.max_tokens > positions:
+        raise EncoderError(
+            f"encoder.max_tokens={spec.max_tokens} is above the {positions} positions of {spec.path!r}"
+        )
+    transformer.max_seq_length = spec.max_tokens
+    # Pooling and normalisation come from the spec, and the prompts that a model's own config may add are left
+    # out: two ways of saying the same thing would let them disagree.
+    pooling = Pooling(transformer.get_embedding_dimension(), spec.pooling)
+    return SentenceTransformer(modules=[transformer, pooling]).eval()
+
+
+def _auto_dtype() -> Any:
+    import torch
+
+    if torch.cuda.is_available():
+        fast = torch.cuda.is_bf16_supported()
+    else:
+        processor = torch.cpu.get_capabilities()
+        fast = bool(processor.get("avx512_bf16") or processor.get("amx_bf16"))
+    return torch.bfloat16 if fast else torch.float32
+
+
+@contextlib.contextmanager
+def _quiet_loading() -> Iterator[None]:
+    """transformers draws a bar for the loading of every model; that of a small encoder is noise."""
+    from transformers.utils import logging
+
+    enabled = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if enabled:
+            logging.enable_progress_bar()
