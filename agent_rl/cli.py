@@ -1,7 +1,7 @@
 """The command line: `agent-rl COMMAND key=value ...`.
 
 Only argparse is imported before a command runs, so that `agent-rl --help` answers at once. This is also the
-one place where an error becomes a message and an exit code: 0 done, 1 failed, 2 bad usage or config, 130 Ctrl-C.
+one place where an error becomes a message and an exit code: 0 done, 1 failed, 2 bad usage, 130 interrupted.
 """
 
 from __future__ import annotations

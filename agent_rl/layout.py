@@ -28,7 +28,7 @@ def assert_layout() -> None:
         raise UsageError(
             "packages of agent_rl are hidden by others of the same name:\n  "
             + "\n  ".join(faults)
-            + "\nrun from another directory, or take the other package off PYTHONPATH or out of the environment"
+            + "\nrun from another directory, or take the other off PYTHONPATH or out of the environment"
         )
 
 

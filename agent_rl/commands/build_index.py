@@ -39,8 +39,16 @@ def run(args: argparse.Namespace) -> None:
             "were trained with them: set encoder.query_prefix and encoder.passage_prefix, or take a preset"
         )
     spec = EncoderSpec(**encoder.model_dump(exclude={"batch_size"}))
-    with _corpus_file(config.corpus) as corpus:
-        build_index(corpus, spec, Path(config.out), overwrite=config.overwrite, batch_size=encoder.batch_size)
+    with _corpus_file(config.corpus) as (corpus, name):
+        build_index(
+            corpus,
+            spec,
+            config.out,
+            overwrite=config.overwrite,
+            batch_size=encoder.batch_size,
+            corpus_name=name,
+            report=print,
+        )
 
 
 def _wants_prefixes(path: str) -> bool:
@@ -49,15 +57,16 @@ def _wants_prefixes(path: str) -> bool:
 
 
 @contextlib.contextmanager
-def _corpus_file(corpus: Any) -> Iterator[Path]:
-    """The jsonl file of the corpus; the generated one lives in a temporary folder while the index is built.
+def _corpus_file(corpus: Any) -> Iterator[tuple[Path, str]]:
+    """The jsonl file of the corpus and its name; a generated one is a temporary file.
 
     The generator is called here, since `retrieval_index` knows nothing of `tasks`.
     """
     if corpus.kind == "jsonl":
-        yield Path(corpus.path)
+        yield Path(corpus.path), Path(corpus.path).name
         return
     from tasks.miniwiki import write_corpus
 
     with tempfile.TemporaryDirectory(prefix="miniwiki-") as folder:
-        yield write_corpus(Path(folder) / "corpus.jsonl", corpus.seed, corpus.passages)
+        file = write_corpus(Path(folder) / "corpus.jsonl", corpus.seed, corpus.passages)
+        yield file, f"miniwiki seed={corpus.seed} passages={corpus.passages}"
