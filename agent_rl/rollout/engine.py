@@ -1,0 +1,212 @@
+"""The only rollout loop of the project: a policy's turns interleaved with tool calls."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any, Protocol
+
+from agent_rl.errors import InfrastructureError, SamplerError, TaskError, ToolOverloaded
+from agent_rl.rollout.codec import TokenCodec
+from agent_rl.rollout.ledger import TokenLedger
+from agent_rl.rollout.limits import RolloutLimits
+from agent_rl.rollout.observation import fit_observation
+from agent_rl.rollout.protocol import AnswerAction, CallAction, Grammar, NoAction, ParsedTurn
+from agent_rl.rollout.trajectory import Failure, StopReason, Trajectory, Turn
+from agent_rl.samplers.base import SampledTurn, Sampler, SamplingParams
+from tasks.base import Task, TaskItem
+from tools.protocol import ToolResult
+
+
+class ToolCaller(Protocol):
+    """What the engine needs of a tool client. Raises InfrastructureError for failures that are not the model's."""
+
+    async def call(
+        self, tool: str, arguments: dict[str, Any], *, session: str, deadline_s: float | None = None
+    ) -> ToolResult: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSpec:
+    """What a rollout runs with, the same for every trajectory of a batch."""
+
+    task: Task
+    sampler: Sampler
+    tools: ToolCaller
+    grammar: Grammar
+    codec: TokenCodec
+    limits: RolloutLimits
+    temperature: float = 1.0
+    correct_invalid_action: bool = False
+
+
+def derive_seed(*parts: object) -> int:
+    """A 63-bit seed from any printable parts; the same on every machine and Python."""
+    digest = blake2b("\x1f".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+async def run_rollout(
+    item: TaskItem, spec: RolloutSpec, *, seed: int, session: str, group: str = "", sample: int = 0
+) -> Trajectory:
+    """Run one trajectory to its end and score it.
+
+    Never raises for a failure of the model or of infrastructure: the former is an observation, the latter is
+    recorded as ``Trajectory.failure`` and leaves the trajectory unscored. Cancellation passes through.
+    """
+    trajectory = Trajectory(item, session, group or item.id, sample, TokenLedger())
+    began = time.perf_counter()
+    try:
+        async with asyncio.timeout(spec.limits.rollout_timeout_s):
+            await _run_turns(trajectory, spec, seed)
+    except TimeoutError:
+        trajectory.stop(StopReason.ROLLOUT_TIMEOUT)
+    except InfrastructureError as error:
+        _fail(trajectory, "sampler" if isinstance(error, SamplerError) else "tool", error)
+    except TaskError as error:
+        _fail(trajectory, "task", error)
+    finally:
+        await spec.sampler.end_session(session)
+        trajectory.seconds = time.perf_counter() - began
+    if trajectory.stop_reason not in _UNSCORED:
+        try:
+            trajectory.score = spec.task.score(item, trajectory.response_text)
+        except Exception as error:  # a scorer's bug must not end the step; it is counted as infrastructure
+            trajectory.stop_reason = None
+            _fail(trajectory, "task", error)
+    trajectory.check()
+    return trajectory
+
+
+_UNSCORED = (StopReason.FAILED, StopReason.ROLLOUT_TIMEOUT, StopReason.PROMPT_TOO_LONG)
+
+
+def _fail(trajectory: Trajectory, boundary: str, error: Exception) -> None:
+    trajectory.failure = Failure(boundary, type(error).__name__, str(error))
+    trajectory.stop(StopReason.FAILED)
+
+
+async def _run_turns(trajectory: Trajectory, spec: RolloutSpec, seed: int) -> None:
+    ledger, limits = trajectory.ledger, spec.limits
+    try:
+        prompt = spec.codec.render(spec.task.messages(trajectory.item))
+    except Exception as error:
+        raise TaskError(f"rendering the prompt of {trajectory.item.id}: {error}") from error
+    ledger.prompt(prompt)
+    if len(prompt) > limits.max_prompt_tokens:
+        trajectory.stop(StopReason.PROMPT_TOO_LONG)
+        return
+    for turn_index in range(limits.max_turns):
+        if ledger.response_length() >= limits.max_response_tokens:
+            trajectory.stop(StopReason.MAX_TOKENS)
+            return
+        turn, parsed = await _sample_turn(trajectory, spec, derive_seed(seed, turn_index))
+        trajectory.turns.append(turn)
+        _count(trajectory, "calls_in_think", parsed.calls_in_think)
+        _count(trajectory, "dropped_calls", parsed.dropped_calls)
+        if turn.finish == "length":
+            # Cut in mid-turn: whatever stands there is not a finished call (vllm-project/vllm#58228).
+            _count(trajectory, "truncated_turn", 1)
+            trajectory.stop(StopReason.MAX_TOKENS)
+            return
+        if isinstance(parsed.action, AnswerAction):
+            trajectory.answer = parsed.action.text
+            trajectory.stop(StopReason.ANSWER)
+            return
+        if isinstance(parsed.action, NoAction):
+            _count(trajectory, "invalid_action", 1)
+            if not spec.correct_invalid_action:
+                trajectory.stop(StopReason.NO_ACTION)
+                return
+        if turn_index + 1 == limits.max_turns:
+            # No turn is left to read an observation in: do not spend a tool call on it.
+            break
+        await _observe(trajectory, spec, parsed.action)
+    trajectory.stop(StopReason.MAX_TURNS)
+
+
+async def _sample_turn(trajectory: Trajectory, spec: RolloutSpec, seed: int) -> tuple[Turn, ParsedTurn]:
+    """One policy turn. A stop string inside an open think block does not end it: sampling goes on."""
+    ledger, limits = trajectory.ledger, spec.limits
+    start = len(ledger)
+    began = time.perf_counter()
+    budget = min(limits.max_turn_tokens, limits.max_response_tokens - ledger.response_length())
+    text, part = "", 0
+    while True:
+        ids = ledger.input_ids
+        params = SamplingParams(
+            temperature=spec.temperature,
+            max_tokens=budget - (len(ledger) - start),
+            stop_strings=spec.grammar.stop_strings(spec.task.tools),
+            seed=derive_seed(seed, part),
+        )
+        try:
+            sampled = await spec.sampler.sample(ids, params, session=trajectory.session)
+        except InfrastructureError:
+            raise
+        except Exception as error:
+            raise SamplerError(f"{type(error).__name__}: {error}") from error
+        if sampled.finish == "abort":
+            raise SamplerError("the sampler aborted the turn")
+        assert ids == ledger.input_ids, "the ledger changed while the sampler ran"  # invariant 2
+        ledger.policy(sampled.ids, sampled.logprobs, sampled.version)
+        text += _kept_text(sampled, spec.codec)
+        parsed = spec.grammar.parse(text, spec.task.tools)
+        used = len(ledger) - start
+        if not (sampled.stop_string and parsed.open_think and used < budget):
+            break
+        part += 1
+    finish = sampled.finish
+    if sampled.stop_string and parsed.open_think:
+        finish = "length"  # the budget ran out inside the think block
+    seconds = time.perf_counter() - began
+    return Turn(start, len(ledger), text, finish, generate_s=seconds), parsed
+
+
+def _kept_text(sampled: SampledTurn, codec: TokenCodec) -> str:
+    """Text of a sampled turn up to the end of its stop string (a token may reach beyond it; ids stay whole)."""
+    text = codec.decode(sampled.ids)
+    if sampled.stop_string is None:
+        return text
+    end = text.rfind(sampled.stop_string)
+    assert end >= 0, f"the sampler reported the stop string {sampled.stop_string!r}, but the text lacks it"
+    return text[: end + len(sampled.stop_string)]
+
+
+async def _observe(trajectory: Trajectory, spec: RolloutSpec, action: CallAction | NoAction) -> None:
+    """Run the call (or write the hint for a turn without one) and append what the policy will see."""
+    ledger, limits = trajectory.ledger, spec.limits
+    room = min(limits.max_observation_tokens, limits.max_response_tokens - ledger.response_length())
+    turn = trajectory.turns[-1]
+    if isinstance(action, NoAction):
+        text = spec.grammar.correction(spec.task.tools)
+        ledger.observation(spec.codec.encode(text)[: max(room, 0)])
+        trajectory.turns[-1] = replace(turn, observation=text)
+        return
+    began = time.perf_counter()
+    result = await spec.tools.call(
+        action.tool, action.arguments, session=trajectory.session, deadline_s=limits.tool_timeout_s
+    )
+    if result.status == "overloaded":
+        raise ToolOverloaded(f"the tool server did not start the call: {result.text}")
+    _count(trajectory, f"tool_{result.status}", 1)
+    body = spec.grammar.observation_text(result)
+    ids, text, cut = fit_observation(body, spec.grammar.observation_frame(action.tool), room, spec.codec)
+    _count(trajectory, "truncated_observation", int(cut))
+    ledger.observation(ids)
+    trajectory.turns[-1] = replace(
+        turn,
+        tool=action.tool,
+        arguments=action.arguments,
+        tool_status=result.status,
+        observation=text,
+        tool_s=time.perf_counter() - began,
+        tool_queued_s=result.queued_s,
+    )
+
+
+def _count(trajectory: Trajectory, name: str, amount: int) -> None:
+    if amount:
+        trajectory.counters[name] = trajectory.counters.get(name, 0) + amount

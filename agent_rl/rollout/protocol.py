@@ -1,0 +1,108 @@
+"""Grammars: how a policy's text asks for a tool or answers, and how an observation is written.
+
+A grammar is chosen by name (``rollout.grammar``). ``search_r1``: ``<search> query </search>`` is answered with
+``<information> ... </information>``; ``<answer> ... </answer>`` ends; ``<think>`` is the model's own.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tools.protocol import ToolResult
+
+
+@dataclass(frozen=True, slots=True)
+class CallAction:
+    """The policy asks for a tool."""
+
+    tool: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerAction:
+    """The policy answers; the trajectory ends."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoAction:
+    """The turn holds neither a completed call nor a completed answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedTurn:
+    """What one turn asks for. ``open_think``: the text ends inside a think block, so the turn is not over."""
+
+    action: CallAction | AnswerAction | NoAction
+    calls_in_think: int = 0
+    dropped_calls: int = 0
+    open_think: bool = False
+
+
+class Grammar(Protocol):
+    name: str
+
+    def stop_strings(self, tools: tuple[str, ...]) -> tuple[str, ...]: ...
+
+    def parse(self, text: str, tools: tuple[str, ...]) -> ParsedTurn:
+        """Read one policy turn. Never raises: whatever a model writes is data."""
+        ...
+
+    def observation_frame(self, tool: str) -> tuple[str, str]:
+        """What stands before and after a tool's output (template separators included)."""
+        ...
+
+    def observation_text(self, result: ToolResult) -> str: ...
+
+    def correction(self, tools: tuple[str, ...]) -> str:
+        """The hint that follows a turn without an action (option ``correct_invalid_action``)."""
+        ...
+
+
+class SearchR1Grammar:
+    """Tags of Search-R1 (arXiv 2503.09516). The first completed tag outside ``<think>`` wins."""
+
+    name = "search_r1"
+    _tool_tags = (("search", "search", "query"), ("python", "python", "code"))  # tool, tag, argument
+    _think = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
+
+    def stop_strings(self, tools: tuple[str, ...]) -> tuple[str, ...]:
+        return (*(f"</{tag}>" for tool, tag, _ in self._tool_tags if tool in tools), "</answer>")
+
+    def parse(self, text: str, tools: tuple[str, ...]) -> ParsedTurn:
+        tags = {tag: (tool, argument) for tool, tag, argument in self._tool_tags if tool in tools}
+        pattern = re.compile(rf"<({'|'.join([*tags, 'answer'])})>(.*?)</\1>", re.DOTALL)
+        thoughts = list(self._think.finditer(text))
+        open_think = bool(thoughts) and not thoughts[-1].group(1)
+        outside = self._think.sub(lambda match: " " * len(match.group()), text)
+        calls_in_think = sum(
+            match.group(1) != "answer" for thought in thoughts for match in pattern.finditer(thought.group())
+        )
+        found = list(pattern.finditer(outside))
+        if not found:
+            return ParsedTurn(NoAction(), calls_in_think, open_think=open_think)
+        first, rest = found[0], found[1:]
+        dropped = sum(match.group(1) != "answer" for match in rest)
+        if first.group(1) == "answer":
+            return ParsedTurn(AnswerAction(first.group(2).strip()), calls_in_think, dropped)
+        tool, argument = tags[first.group(1)]
+        return ParsedTurn(CallAction(tool, {argument: first.group(2).strip()}), calls_in_think, dropped)
+
+    def observation_frame(self, tool: str) -> tuple[str, str]:
+        tag = "output" if tool == "python" else "information"
+        return f"\n<{tag}>\n", f"\n</{tag}>\n"
+
+    def observation_text(self, result: ToolResult) -> str:
+        return result.text.strip()
+
+    def correction(self, tools: tuple[str, ...]) -> str:
+        calls = " or ".join(f"<{tag}> ... </{tag}>" for tool, tag, _ in self._tool_tags if tool in tools)
+        ways = f"Call a tool with {calls}, or answer" if calls else "Answer"
+        return f"\nThat was neither a call nor an answer. {ways} with <answer> ... </answer>.\n"
+
+
+GRAMMARS: dict[str, Grammar] = {grammar.name: grammar for grammar in (SearchR1Grammar(),)}
