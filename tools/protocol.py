@@ -23,9 +23,9 @@ class ToolCall:
 class ToolResult:
     """The answer to one call.
 
-    ``status``: ``ok``; ``invalid`` (bad arguments, the text names the field); ``error`` (the model's own fault,
-    such as an exception in its code); ``timeout`` (it ran too long); ``overloaded`` (it was not started).
-    The first four are observations; ``overloaded`` is a failure of infrastructure.
+    ``status``: ``ok``; ``invalid`` (bad arguments, the text names the field); ``error`` (the model's own
+    fault, such as an exception in its code); ``timeout`` (it ran too long); ``overloaded`` (it was not
+    started). The first four are observations; ``overloaded`` is a failure of infrastructure.
     """
 
     id: str

@@ -1,0 +1,290 @@
+"""The rollout engine's way to the tools: one pooled HTTP client for all trajectories.
+
+Whatever goes wrong on the way raises an InfrastructureError; what the tool itself says, good or bad, is a
+ToolResult. So a dead server can never become an observation, let alone a reward.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import random
+import time
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from agent_rl.errors import (
+    InfrastructureError,
+    ToolDeadlineExceeded,
+    ToolOverloaded,
+    ToolServerUnavailable,
+    UsageError,
+)
+from tools.protocol import ToolResult
+
+log = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S = 5.0
+HEALTH_TIMEOUT_S = 5.0
+# shorter than the server's keep-alive, so that an idle connection is never closed under a request
+KEEPALIVE_S = 30.0
+FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.05, 2.0
+# failures in a row, with no success between, after which the server counts as down
+BREAKER_FAILURES = 3
+PROBE_EVERY_S = 0.5
+
+
+class _Retry(Exception):
+    """An attempt failed in a way that may pass. ``error`` is what the caller gets when time runs out."""
+
+    def __init__(self, error: InfrastructureError, after_s: float | None = None) -> None:
+        super().__init__(str(error))
+        self.error, self.after_s = error, after_s
+
+
+class _Breaker:
+    """Notices that the server is down and says so once; while it is down, one call at a time tries it."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._failures = 0
+        self._down_since: float | None = None
+        self._probe = asyncio.Lock()
+
+    @property
+    def down(self) -> bool:
+        return self._down_since is not None
+
+    def failed(self, error: BaseException) -> None:
+        self._failures += 1
+        if self._failures >= BREAKER_FAILURES and self._down_since is None:
+            self._down_since = time.monotonic()
+            log.error("%s Calls wait for it until their deadlines.", _is_down(self._url, error))
+
+    def worked(self) -> None:
+        if self._down_since is not None:
+            log.warning(
+                "the tool server at %s is back after %.1f s", self._url, time.monotonic() - self._down_since
+            )
+        self._failures, self._down_since = 0, None
+
+    async def pass_through(self) -> bool:
+        """Wait for a turn. True: this call is the probe, and must :meth:`release` when it has its outcome."""
+        if not self.down:
+            return False
+        await self._probe.acquire()
+        if self.down:
+            return True
+        self._probe.release()
+        return False
+
+    def release(self) -> None:
+        self._probe.release()
+
+
+class ToolClient:
+    """Calls the tools of the server at ``url``. For use in one event loop at a time.
+
+    ``call_timeout_s`` bounds a call with all its retries, ``max_connections`` the calls under way together;
+    more wait for a free connection, within their own deadlines. A proxy in the environment is not used.
+    """
+
+    def __init__(
+        self, url: str, *, token: str | None = None, call_timeout_s: float = 30.0, max_connections: int = 64
+    ) -> None:
+        self.url = url.rstrip("/")
+        self._call_timeout_s, self._max_connections = call_timeout_s, max_connections
+        self._headers = {"Content-Type": "application/json"}
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._ids = itertools.count()
+        self._http: httpx.AsyncClient | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._breaker = _Breaker(self.url)
+
+    async def __aenter__(self) -> ToolClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        if self._http is not None and self._loop is asyncio.get_running_loop():
+            await self._http.aclose()
+        self._http = self._loop = None
+
+    async def call(
+        self, tool: str, arguments: dict[str, Any], *, session: str | None, deadline_s: float | None = None
+    ) -> ToolResult:
+        """Run one call and return its result, whatever its status (never ``overloaded``).
+
+        ``deadline_s`` is the time left to the caller, in seconds; the call ends by then or by
+        ``call_timeout_s``, whichever is sooner. Connection errors and a full queue are tried again until that
+        time. Cancelling drops the request, and the server drops the call if it has not started.
+
+        Raises ToolServerUnavailable (no server, or it failed), ToolOverloaded (its queue stayed full),
+        ToolDeadlineExceeded (accepted, no answer in time), UsageError (token refused).
+        """
+        budget_s = self._call_timeout_s if deadline_s is None else min(deadline_s, self._call_timeout_s)
+        ends = time.monotonic() + budget_s
+        call = {"id": str(next(self._ids)), "tool": tool, "arguments": arguments, "session": session}
+        try:
+            json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError:
+            return ToolResult(call["id"], "invalid", "arguments hold characters that are not valid Unicode")
+        except ValueError:
+            return ToolResult(call["id"], "invalid", "arguments hold a number that is not finite")
+        backoff_s = FIRST_BACKOFF_S
+        last: InfrastructureError | None = None
+        while True:
+            left_s = ends - time.monotonic()
+            if left_s <= 0:
+                raise last or ToolDeadlineExceeded(self._no_answer(tool, budget_s))
+            try:
+                async with asyncio.timeout(left_s):
+                    return await self._guarded_attempt(call, ends)
+            except TimeoutError as timeout:
+                if isinstance(timeout, InfrastructureError):
+                    raise
+                # one that never got through (the server is down, others were probing) reports why
+                raise last or self._when_late(tool, budget_s) from None
+            except _Retry as retry:
+                last = retry.error
+                # jitter: many calls fail at the same moment, and must not all come back at the same moment
+                pause_s = max(retry.after_s or 0.0, backoff_s) * random.uniform(0.5, 1.5)
+                backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
+                if time.monotonic() + pause_s >= ends:
+                    raise last from None
+                await asyncio.sleep(pause_s)
+
+    async def health(self) -> dict[str, Any]:
+        """The server's health answer, also while it is loading (``status`` says so).
+
+        Raises ToolServerUnavailable where nothing answers, or where what answers is no tool server.
+        """
+        try:
+            answer = await self._client().get("/health", timeout=HEALTH_TIMEOUT_S)
+            body = answer.json()
+        except (httpx.TransportError, ValueError) as error:
+            raise ToolServerUnavailable(_is_down(self.url, error)) from error
+        if answer.status_code not in (200, 503) or not isinstance(body, dict) or "status" not in body:
+            raise ToolServerUnavailable(
+                f"what answers at {self.url} is not a tool server (/health: {answer.status_code})"
+            )
+        return body
+
+    async def _guarded_attempt(self, call: dict[str, Any], ends: float) -> ToolResult:
+        probing = await self._breaker.pass_through()
+        try:
+            return await self._attempt(call, ends)
+        except _Retry:
+            if probing:  # keep the turn for a moment: this is what spaces the probes
+                await asyncio.sleep(PROBE_EVERY_S)
+            raise
+        finally:
+            if probing:
+                self._breaker.release()
+
+    async def _attempt(self, call: dict[str, Any], ends: float) -> ToolResult:
+        body = json.dumps({"calls": [call | {"deadline_s": max(ends - time.monotonic(), 0.001)}]})
+        try:
+            answer = await self._client().post("/v1/call", content=body)
+        except httpx.TransportError as error:
+            # a tool that keeps state must not be called twice; search, the tool there is, keeps none
+            self._breaker.failed(error)
+            raise _Retry(ToolServerUnavailable(_is_down(self.url, error))) from error
+        status = answer.status_code
+        if status == 503 or status >= 500:
+            error = ToolServerUnavailable(f"the tool server at {self.url} answered {_said(answer)}")
+            self._breaker.failed(error)
+            raise _Retry(error)
+        self._breaker.worked()
+        if status == 429:
+            raise _Retry(
+                ToolOverloaded(f"the tool server at {self.url} stayed overloaded: {_said(answer)}"),
+                after_s=_retry_after_s(answer),
+            )
+        if status == 401:
+            raise UsageError(
+                f"the tool server at {self.url} refused the token; give both sides the same token_file"
+            )
+        if status == 413:
+            return ToolResult(call["id"], "invalid", "the arguments are too long")
+        if status != 200:
+            raise ToolServerUnavailable(
+                f"the tool server at {self.url} did not accept a call: {_said(answer)}"
+            )
+        return self._read(answer, call["id"])
+
+    def _read(self, answer: httpx.Response, identity: str) -> ToolResult:
+        try:
+            (raw,) = answer.json()["results"]
+            result = ToolResult(**raw)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ToolServerUnavailable(
+                f"what answers at {self.url} is not a tool server: {error}"
+            ) from error
+        if result.id != identity:
+            raise ToolServerUnavailable(
+                f"the tool server at {self.url} answered call {result.id}, not {identity}"
+            )
+        if result.status == "overloaded":
+            raise _Retry(
+                ToolOverloaded(f"the tool server at {self.url} did not start the call: {result.text}")
+            )
+        return result
+
+    def _client(self) -> httpx.AsyncClient:
+        loop = asyncio.get_running_loop()
+        if self._http is None or self._loop is not loop:
+            if self._loop is not None and not self._loop.is_closed():
+                raise RuntimeError(
+                    "a ToolClient is in use in another event loop; make one client for each loop"
+                )
+            # connections of a closed loop (an earlier asyncio.run) are dead: start with fresh ones
+            self._loop = loop
+            self._http = httpx.AsyncClient(
+                base_url=self.url,
+                headers=self._headers,
+                trust_env=False,
+                # reading has no limit of its own: each call carries its deadline
+                timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
+                limits=httpx.Limits(
+                    max_connections=self._max_connections,
+                    max_keepalive_connections=self._max_connections,
+                    keepalive_expiry=KEEPALIVE_S,
+                ),
+            )
+        return self._http
+
+    def _when_late(self, tool: str, budget_s: float) -> InfrastructureError:
+        if self._breaker.down:
+            return ToolServerUnavailable(_is_down(self.url, None))
+        return ToolDeadlineExceeded(self._no_answer(tool, budget_s))
+
+    def _no_answer(self, tool: str, budget_s: float) -> str:
+        return f"{tool}: no answer from the tool server at {self.url} within {budget_s:.1f} s"
+
+
+def _is_down(url: str, error: BaseException | None) -> str:
+    why = f" ({type(error).__name__}: {error})" if error is not None else ""
+    return f"no tool server answers at {url}{why}; start one with `agent-rl serve-tools index=... port=...`."
+
+
+def _said(answer: httpx.Response) -> str:
+    return f"{answer.status_code} {answer.text[:300]}"
+
+
+def _retry_after_s(answer: httpx.Response) -> float | None:
+    try:
+        body = answer.json()
+        # the header has whole seconds only; the body says it finer
+        return min(float(body["retry_after_s"]), MAX_BACKOFF_S)
+    except (ValueError, KeyError, TypeError):
+        return None

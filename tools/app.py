@@ -1,0 +1,230 @@
+"""The HTTP face of the tools (FastAPI). See docs/tools.md for the requests and answers."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tools.host import AllRefused, LoadTools, NotReady, ServerLimits, ToolHost
+from tools.protocol import ToolCall
+from tools.search import InvalidArguments, SearchTool
+from tools.wire import BadRequest, CallRequest, RetrieveRequest, parse_body, result_json
+
+log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+
+
+class ClientGone(Exception):
+    """The client closed the connection before its answer was there."""
+
+
+def create_app(
+    load: LoadTools,
+    limits: ServerLimits | None = None,
+    *,
+    token: str | None = None,
+    when_loaded: Callable[[ToolHost], None] | None = None,
+) -> FastAPI:
+    """An app that loads its tools in the background; until then it answers 503 and ``/health`` says
+    "loading".
+
+    With ``token``, everything but ``/health`` needs ``Authorization: Bearer <token>``. ``when_loaded`` is
+    called once, when loading ended well or badly (see ``ToolHost.state``). ``app.state.host`` is the host.
+    """
+    host = ToolHost(limits or ServerLimits())
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async def load_and_tell() -> None:
+            await host.load(load)
+            if when_loaded is not None:
+                when_loaded(host)
+
+        loading = asyncio.create_task(load_and_tell())
+        yield
+        loading.cancel()
+        await asyncio.gather(loading, return_exceptions=True)
+        await host.close()
+
+    app = FastAPI(title="agent_rl tool server", lifespan=lifespan)
+    app.state.host = host
+    _add_routes(app, host)
+    _add_error_answers(app)
+    if token is not None:
+        app.add_middleware(_BearerToken, token=token)
+    return app
+
+
+def _add_routes(app: FastAPI, host: ToolHost) -> None:
+    @app.get("/health")
+    async def health() -> Response:
+        body: dict[str, Any] = {"status": host.state, "waiting": host.waiting()}
+        if host.failure is not None:
+            body["reason"] = str(host.failure)
+        body["tools"] = {tool.name: tool.summary() for tool in host.tools}
+        if "search" in body["tools"]:
+            body["index"] = body["tools"]["search"]
+        return JSONResponse(body, status_code=200 if host.state == "ready" else 503)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(host.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @app.get("/v1/tools")
+    async def tools() -> Response:
+        host.check_ready()
+        return JSONResponse(
+            {
+                "tools": [
+                    {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+                    for tool in host.tools
+                ]
+            }
+        )
+
+    @app.post("/v1/call")
+    async def call(request: Request) -> Response:
+        host.check_ready()
+        asked = parse_body(CallRequest, await _body(request, host.limits.max_body_bytes))
+        if len(asked.calls) > host.limits.max_queue:
+            raise BadRequest(422, f"calls: {len(asked.calls)} given, at most {host.limits.max_queue} allowed")
+        calls = [wire.tool_call() for wire in asked.calls]
+        results = await _while_connected(request, host.call(calls))
+        return JSONResponse({"results": [result_json(result) for result in results]})
+
+    @app.post("/retrieve")
+    async def retrieve(request: Request) -> Response:
+        host.check_ready()
+        asked = parse_body(RetrieveRequest, await _body(request, host.limits.max_body_bytes))
+        calls = _retrieve_calls(asked, host)
+        results = await _while_connected(request, host.call([call for call in calls if call is not None]))
+        answered = iter(results)
+        lists: list[list[dict[str, Any]]] = []
+        for call in calls:
+            if call is None:
+                lists.append([])
+                continue
+            result = next(answered)
+            if result.status == "overloaded":
+                raise NotReady(result.text)
+            hits = result.data["results"][0]["hits"] if result.status == "ok" else []
+            lists.append([_retrieved(hit, asked.return_scores) for hit in hits])
+        return JSONResponse({"result": lists})
+
+
+def _retrieve_calls(asked: RetrieveRequest, host: ToolHost) -> list[ToolCall | None]:
+    """One call per query; None for an empty one, which finds nothing. Raises BadRequest, naming the field."""
+    search = host.tool("search")
+    if not isinstance(search, SearchTool):
+        raise BadRequest(404, "this server has no search tool")
+    if len(asked.queries) > host.limits.max_queue:
+        raise BadRequest(422, f"queries: {len(asked.queries)} given, at most {host.limits.max_queue} allowed")
+    try:
+        arguments = {} if asked.topk is None else {"top_k": search.check_top_k(asked.topk, "topk")}
+        calls: list[ToolCall | None] = []
+        for place, query in enumerate(asked.queries):
+            if query.strip():
+                search.check_query(query, f"queries[{place}]")
+                calls.append(ToolCall(str(place), "search", {"query": query, **arguments}))
+            else:
+                calls.append(None)
+    except InvalidArguments as error:
+        raise BadRequest(422, str(error)) from None
+    return calls
+
+
+def _retrieved(hit: dict[str, Any], with_score: bool) -> dict[str, Any]:
+    title, text = hit["title"], hit["text"]
+    document = {"id": hit["id"], "contents": f'"{title}"\n{text}' if title else text}
+    return {"document": document, "score": hit["score"]} if with_score else document
+
+
+async def _body(request: Request, limit: int) -> bytes:
+    """The request's body, read only as far as it is allowed to be long. Raises BadRequest 413 or 415."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        # a web page may post text/plain to a loopback address without asking; JSON it may not
+        raise BadRequest(415, f"Content-Type is {kind!r}, must be application/json")
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit:
+            raise BadRequest(413, f"body: longer than {limit} bytes; send fewer calls per request")
+    return bytes(body)
+
+
+async def _while_connected(request: Request, work: Awaitable[Answer]) -> Answer:
+    """Await ``work``, and cancel it where the client goes away. Raises ClientGone."""
+    working = asyncio.ensure_future(work)
+    # after the body, the only thing left to receive is that the client went away
+    leaving = asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientGone
+        return working.result()
+    finally:
+        leaving.cancel()
+        working.cancel()
+        await asyncio.gather(leaving, working, return_exceptions=True)
+
+
+def _add_error_answers(app: FastAPI) -> None:
+    @app.exception_handler(BadRequest)
+    async def bad_request(_: Request, error: BadRequest) -> Response:
+        # the rest of an oversized body is not read: the connection cannot be used again
+        headers = {"Connection": "close"} if error.status == 413 else None
+        return JSONResponse({"error": str(error)}, status_code=error.status, headers=headers)
+
+    @app.exception_handler(AllRefused)
+    async def refused(_: Request, error: AllRefused) -> Response:
+        return JSONResponse(
+            {"error": str(error), "retry_after_s": round(error.retry_after_s, 3)},
+            status_code=429,
+            headers={"Retry-After": str(math.ceil(error.retry_after_s))},
+        )
+
+    @app.exception_handler(NotReady)
+    async def not_ready(_: Request, error: NotReady) -> Response:
+        return JSONResponse({"error": str(error)}, status_code=503, headers={"Retry-After": "1"})
+
+    @app.exception_handler(ClientGone)
+    async def gone(_: Request, __: ClientGone) -> Response:
+        return Response(status_code=499)  # nobody reads it
+
+    @app.exception_handler(Exception)
+    async def failed(_: Request, error: Exception) -> Response:
+        log.error("a tool failed", exc_info=error)
+        return JSONResponse({"error": f"the tool failed: {type(error).__name__}"}, status_code=500)
+
+
+class _BearerToken:
+    """Refuses requests without the token, before their body is read. ``/health`` stays open for probes."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._expected = f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] != "/health":
+            given = dict(scope["headers"]).get(b"authorization", b"")
+            # constant time: how long a refusal takes must not tell how much of a guess was right
+            if not hmac.compare_digest(given, self._expected):
+                answer = JSONResponse(
+                    {"error": "Authorization: a bearer token is needed, and it must be the server's"},
+                    status_code=401,
+                    headers={"WWW-Authenticate": "Bearer"},
+                )
+                await answer(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
