@@ -17,6 +17,7 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "build-index",
         run=run,
+        composes="build-index",
         summary="encode a corpus and build the index that serve-tools searches",
         examples=[
             "agent-rl build-index corpus=miniwiki encoder=minilm",
@@ -27,7 +28,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    config = composed(args, "build-index")
+    config = composed(args)
 
     from retrieval_index.builder import build_index
     from retrieval_index.encoder import EncoderSpec

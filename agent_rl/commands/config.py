@@ -13,6 +13,7 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "config",
         run=run,
+        composes="train",
         summary="show the resolved configuration of a command (default: train), or all its keys",
         examples=[
             "agent-rl config",
@@ -30,7 +31,7 @@ def run(args: argparse.Namespace) -> None:
     from agent_rl.config.sections import describe_keys
     from agent_rl.errors import UsageError
 
-    command, overrides = "train", args.overrides
+    command, overrides = args.composes, args.overrides
     if overrides and "=" not in overrides[0]:
         command, overrides = overrides[0], overrides[1:]
     if command not in COMMANDS:

@@ -22,6 +22,7 @@ def add_parser(subparsers: Any) -> None:
         kinds,
         "miniwiki",
         run=miniwiki,
+        composes="data-miniwiki",
         summary="write corpus.jsonl and the questions of the three splits to a folder",
         examples=["agent-rl data miniwiki out=data/miniwiki seed=1 passages=20000"],
     )
@@ -29,6 +30,7 @@ def add_parser(subparsers: Any) -> None:
         kinds,
         "check",
         run=check,
+        composes="data-check",
         summary="prove for every question that its own gold answer scores the maximum",
         examples=[
             "agent-rl data check task=search",
@@ -38,7 +40,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def miniwiki(args: argparse.Namespace) -> None:
-    config = composed(args, "data-miniwiki")
+    config = composed(args)
 
     from agent_rl.errors import UsageError
     from tasks.miniwiki import generate, write_corpus
@@ -71,7 +73,7 @@ def miniwiki(args: argparse.Namespace) -> None:
 
 
 def check(args: argparse.Namespace) -> None:
-    config = composed(args, "data-check")
+    config = composed(args)
 
     from tasks.base import TaskDataError
     from tasks.search import SearchTask

@@ -29,13 +29,14 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "doctor",
         run=run,
+        composes="doctor",
         summary="show versions, processor, disk and whether the tool server answers",
         examples=["agent-rl doctor", "agent-rl doctor tools.url=http://127.0.0.1:8901"],
     )
 
 
 def run(args: argparse.Namespace) -> None:
-    config = composed(args, "doctor")
+    config = composed(args)
     for name, value in _facts(config.tools.url):
         print(f"{name:22} {value}")
 

@@ -14,6 +14,7 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "eval",
         run=run,
+        composes="eval",
         summary="evaluate a checkpoint or a model on held-out questions",
         examples=[
             "agent-rl eval run=runs/demo checkpoint=latest eval.split=test eval.questions=400",
@@ -23,7 +24,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    command = composed(args, "eval")
+    command = composed(args)
 
     from agent_rl.config.commands import run_config
     from agent_rl.evaluation.run import evaluate_command

@@ -13,9 +13,9 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "fetch",
         run=run,
+        composes=None,
         summary="download the language model and the encoder of the quick start; without a name: list them",
         examples=["agent-rl fetch", "agent-rl fetch smollm2-135m minilm"],
-        overrides=False,
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="what to fetch")
 

@@ -15,9 +15,12 @@ def add_command(
     run: Callable[[argparse.Namespace], None],
     summary: str,
     examples: list[str],
-    overrides: bool = True,
+    composes: str | None,
 ) -> argparse.ArgumentParser:
-    """A subcommand with examples in its help; ``overrides``: whether it takes ``key=value`` settings."""
+    """A subcommand with examples in its help.
+
+    ``composes``: the key of ``agent_rl.config.commands.COMMANDS`` whose settings it takes, where it takes any.
+    """
     parser: argparse.ArgumentParser = subparsers.add_parser(
         name,
         help=summary,
@@ -25,11 +28,11 @@ def add_command(
         epilog="examples:\n" + "\n".join(f"  {example}" for example in examples),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(run=run, parser=parser)
+    parser.set_defaults(run=run, parser=parser, composes=composes)
     parser.add_argument(
         "--debug", action="store_true", help="show the traceback of an error (or AGENT_RL_DEBUG=1)"
     )
-    if overrides:
+    if composes is not None:
         parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings, in Hydra's syntax")
         parser.add_argument(
             "--config-dir",
@@ -40,8 +43,8 @@ def add_command(
     return parser
 
 
-def composed(args: argparse.Namespace, command: str) -> Any:
-    """The checked configuration of a command, from its overrides."""
+def composed(args: argparse.Namespace) -> Any:
+    """The checked configuration of a parsed command, from its overrides."""
     from agent_rl.config.compose import compose
 
-    return compose(command, args.overrides, args.config_dir)
+    return compose(args.composes, args.overrides, args.config_dir)

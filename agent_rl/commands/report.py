@@ -14,9 +14,9 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "report",
         run=run,
+        composes=None,
         summary="write one HTML file with the curves, the evaluation and the trajectories of runs",
         examples=["agent-rl report runs/demo", "agent-rl report runs/a runs/b --out compare.html"],
-        overrides=False,
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR", help="run directories")
     parser.add_argument(

@@ -14,6 +14,7 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "rollout",
         run=run,
+        composes="rollout",
         summary="sample trajectories and show every token's author, without training",
         examples=[
             "agent-rl rollout questions=2 rollout.temperature=0.7",
@@ -23,7 +24,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    command = composed(args, "rollout")
+    command = composed(args)
 
     from agent_rl.config.commands import run_config
     from agent_rl.rollout.run import rollout_command

@@ -13,6 +13,7 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "serve-tools",
         run=run,
+        composes="serve-tools",
         summary="serve the search tool over HTTP; stop it with Ctrl-C",
         examples=[
             "agent-rl serve-tools index=indexes/miniwiki port=8900",
@@ -22,8 +23,8 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    config = composed(args, "serve-tools")
+    config = composed(args)
 
     from tools.server import serve
 
-    serve(**config.model_dump())
+    serve(**config.model_dump(exclude={"search"}), **config.search.model_dump())

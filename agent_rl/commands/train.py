@@ -13,6 +13,7 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "train",
         run=run,
+        composes="train",
         summary="train a model by reinforcement learning; given again, go on with a run that was stopped",
         examples=[
             "agent-rl train experiment=demo",
@@ -24,7 +25,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    config = composed(args, "train")
+    config = composed(args)
 
     from agent_rl.train.trainer import train
 

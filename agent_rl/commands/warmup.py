@@ -13,13 +13,14 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "warmup",
         run=run,
+        composes="warmup",
         summary="teach the grammar by supervised steps on oracle trajectories alone",
         examples=["agent-rl warmup experiment=demo warmup.traces=500 run_dir=runs/warm"],
     )
 
 
 def run(args: argparse.Namespace) -> None:
-    config = composed(args, "warmup")
+    config = composed(args)
 
     from agent_rl.train.trainer import warmup
 

@@ -52,7 +52,7 @@ class SearchTask(Record):
     data: Annotated[MiniwikiData | JsonlData, Field(discriminator="kind")] = MiniwikiData()
     prompt: Literal["brief", "full"] = "full"
     reward: Literal["em_pm1", "em", "f1"] = Field("em_pm1", description="em_pm1: +1 / -1 (Eq. 14); em: 1 / 0")
-    format_bonus: float = Field(0.0, description="added where the tags are complete and in order")
+    format_bonus: NonNegativeFloat = Field(0.0, description="added where the tags are complete and in order")
     no_search_penalty: NonNegativeFloat = Field(
         0.0, description="taken off where the answer came without a search"
     )

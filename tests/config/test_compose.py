@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_rl.config.commands import COMMANDS
@@ -34,7 +34,11 @@ def test_every_command_composes_and_its_yaml_reads_back(command: str) -> None:
 
 @pytest.mark.parametrize(
     ("command", "group", "preset"),
-    [("train", group, name) for group in ("task", "algo", "model", "backend", "experiment") for name in presets(group)]
+    [
+        ("train", group, name)
+        for group in ("task", "algo", "model", "backend", "experiment")
+        for name in presets(group)
+    ]
     + [("build-index", "encoder", name) for name in presets("encoder")],
 )
 def test_every_preset_composes(command: str, group: str, preset: str) -> None:
@@ -46,7 +50,11 @@ def test_the_presets_of_tr_grpo_are_the_three_readings() -> None:
     for name in ("tr_grpo", "tr_grpo_eq9", "tr_grpo_literal"):
         algo = compose("train", [f"algo={name}"]).algo
         assert algo.name == name
-        assert (algo.token_weight.kind, algo.token_weight.tau, algo.token_weight.upper) == ("probability", 9.0, 1.4)
+        assert (algo.token_weight.kind, algo.token_weight.tau, algo.token_weight.upper) == (
+            "probability",
+            9.0,
+            1.4,
+        )
         readings[name] = (algo.token_weight.form, algo.clip_on, algo.kl.weighting, algo.aggregate)
     assert readings == {
         "tr_grpo": ("multiply", "ratio", "outside", "token_mean"),
@@ -54,14 +62,23 @@ def test_the_presets_of_tr_grpo_are_the_three_readings() -> None:
         "tr_grpo_literal": ("divide", "weighted_ratio", "inside", "group_token_mean"),
     }
     grpo = compose("train", ["algo=grpo"]).algo
-    assert (grpo.token_weight.kind, grpo.kl.weighting, grpo.clip_low, grpo.clip_high) == ("none", "none", 0.20, 0.24)
+    assert (grpo.token_weight.kind, grpo.kl.weighting, grpo.clip_low, grpo.clip_high) == (
+        "none",
+        "none",
+        0.20,
+        0.24,
+    )
 
 
 def test_the_paper_experiment_is_table_6() -> None:
     config = compose("train", ["experiment=search_paper"])
     assert (config.train.prompts_per_step, config.rollout.group_size) == (32, 8)
     assert (config.rollout.temperature, config.rollout.max_response_tokens) == (0.8, 4096)
-    assert (config.train.optim.lr, config.algo.kl.beta, config.train.optim.max_grad_norm) == (1e-6, 0.001, 1.0)
+    assert (config.train.optim.lr, config.algo.kl.beta, config.train.optim.max_grad_norm) == (
+        1e-6,
+        0.001,
+        1.0,
+    )
     assert (config.train.updates_per_rollout, config.train.checkpoint_every_steps) == (1, 20)
 
 
@@ -171,7 +188,11 @@ def test_paths_and_hub_ids_stand_for_a_preset(tmp_path: Path) -> None:
 def test_null_lists_and_quoted_text_go_through() -> None:
     config = compose(
         "train",
-        ["algo.log_ratio_clamp=null", "task.data.question_types=[one_hop,two_hop]", "run_dir='runs/a, b=[c]'"],
+        [
+            "algo.log_ratio_clamp=null",
+            "task.data.question_types=[one_hop,two_hop]",
+            "run_dir='runs/a, b=[c]'",
+        ],
     )
     assert config.algo.log_ratio_clamp is None
     assert config.task.data.question_types == ("one_hop", "two_hop")
@@ -191,7 +212,9 @@ def test_a_saved_run_is_the_base_of_eval(tmp_path: Path) -> None:
 
 def test_a_folder_of_presets_may_not_shadow_ours(tmp_path: Path) -> None:
     (tmp_path / "algo").mkdir()
-    (tmp_path / "algo" / "mine.yaml").write_text("defaults: [tr_grpo]\nname: mine\nclip_high: 0.3\n", encoding="utf-8")
+    (tmp_path / "algo" / "mine.yaml").write_text(
+        "defaults: [tr_grpo]\nname: mine\nclip_high: 0.3\n", encoding="utf-8"
+    )
     algo = compose("train", ["algo=mine"], tmp_path).algo
     assert (algo.name, algo.clip_high, algo.token_weight.kind) == ("mine", 0.3, "probability")
     (tmp_path / "algo" / "grpo.yaml").write_text("name: grpo\n", encoding="utf-8")
@@ -205,6 +228,7 @@ def test_a_broken_file_is_a_config_error_with_its_name(tmp_path: Path) -> None:
     assert "broken" in faults("train", "experiment=broken", config_dir=tmp_path)
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.text(min_size=1, max_size=30), max_size=3))
 def test_no_text_on_the_command_line_escapes_the_two_errors(texts: list[str]) -> None:
     try:
