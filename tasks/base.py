@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypedDict, runtime_checkable
 
@@ -45,6 +45,7 @@ class Task(Protocol):
     name: str
     max_score: float
     tools: tuple[str, ...]  # names of the tools that its trajectories may call
+    tool_arguments: Mapping[str, Mapping[str, Any]]  # by tool: what each call gets beside the policy's own
 
     def items(self, split: str) -> Sequence[TaskItem]: ...
 

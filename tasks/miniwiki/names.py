@@ -57,7 +57,7 @@ TOWNS_PER_STEM = 2
 class Names:
     """The names of one world: each method maps a number to a name, one to one.
 
-    There are 2,400 first names, 72,000 surnames, 129,600 towns, 144,000 companies, 216,000 works and 43,200
+    There are 2,400 first names, 72,000 surnames, 124,800 towns, 144,000 companies, 216,000 works and 43,200
     regions, which a world of 1,000,000 passages does not use up. Raises ValueError for a number beyond them.
     """
 

@@ -38,9 +38,9 @@ class MiniwikiQuestions:
 class JsonlQuestions:
     """Questions of jsonl files (``.gz`` too), one object a line: ``id``, ``question``, ``golden_answers``.
 
-    Where ``dev`` or ``test`` has no file, ``eval_fraction`` of the rows of ``train`` is held out for it (where
-    both have none, half of that each). The choice hashes the normalised question: it depends neither on the
-    order of the rows nor on their ids, and a repeated question never stands on both sides.
+    Where ``dev`` or ``test`` has no file, ``eval_fraction`` of the rows of ``train`` is held out for it
+    (where both have none, half of that each). The choice hashes the normalised question: it depends
+    neither on the order of the rows nor on their ids, and a repeated question never stands on both sides.
     """
 
     def __init__(self, train: str | None, dev: str | None, test: str | None, eval_fraction: float) -> None:

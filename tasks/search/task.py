@@ -34,11 +34,12 @@ class SearchTask:
         minus no_search_penalty  where there is an answer but no completed search before it
 
     ``Score.parts``: ``em``, ``f1``, ``cover_em``, ``em_unicode``, ``format``, ``answered``, ``searched``,
-    each in [0, 1] and logged whatever the reward is made of. The format never decides whether the answer is read.
+    each in [0, 1] and logged whatever the reward is made of. The format never decides whether the answer
+    is read.
 
     ``data`` mirrors the config's record: ``{"kind": "miniwiki", "seed", "passages", "question_types"}`` or
-    ``{"kind": "jsonl", "train", "dev", "test", "eval_fraction"}``. ``top_k`` is the number of documents that
-    the rollout asks for per search. Raises ValueError for a setting out of range, TaskDataError for bad data.
+    ``{"kind": "jsonl", "train", "dev", "test", "eval_fraction"}``. ``top_k`` documents are
+    asked for per search. Raises ValueError for a setting out of range, TaskDataError for bad data.
     """
 
     name = "search"
@@ -64,7 +65,7 @@ class SearchTask:
         if top_k < 1:
             raise ValueError(f"top_k={top_k} is below 1")
         self.max_score = 1.0 + format_bonus
-        self.top_k = top_k
+        self.tool_arguments = {"search": {"top_k": top_k}}
         self._prompt = prompt
         self._reward = reward
         self._format_bonus = format_bonus
