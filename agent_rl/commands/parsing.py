@@ -19,7 +19,7 @@ def add_command(
 ) -> argparse.ArgumentParser:
     """A subcommand with examples in its help.
 
-    ``composes``: the key of ``agent_rl.config.commands.COMMANDS`` whose settings it takes, where it takes any.
+    ``composes``: the key of ``agent_rl.config.commands.COMMANDS`` whose settings it takes, if any.
     """
     parser: argparse.ArgumentParser = subparsers.add_parser(
         name,

@@ -1,0 +1,68 @@
+# make demo: the whole loop on this machine, from nothing. make test: every test. make help: the rest.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || echo python3)
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed-cpu
+# e.g. PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu" for the small, CPU-only torch on Linux
+PIP_ARGS ?=
+PORT ?= 8900
+PACKAGES := agent_rl tools retrieval_index tasks
+
+.PHONY: help install models demo test test-unit test-slow lint
+
+help: ## show this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
+
+install: $(INSTALLED) ## make .venv with everything in it (once)
+
+$(INSTALLED): pyproject.toml constraints/cpu.txt
+	[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install $(PIP_ARGS) -e ".[cpu,dev]" -c constraints/cpu.txt
+	touch $@
+
+models: $(INSTALLED) ## fetch the quick start's models into the cache
+	@$(BIN)/agent-rl fetch smollm2-135m minilm
+
+demo: $(INSTALLED) ## fetch, build an index, serve it, train, report
+	@export PATH="$(CURDIR)/$(BIN):$$PATH"
+	run() { printf '\n$$ %s\n' "$$*"; "$$@"; }
+	run agent-rl fetch smollm2-135m minilm
+	[ -f indexes/miniwiki/manifest.json ] || run agent-rl build-index corpus=miniwiki encoder=minilm
+	mkdir -p runs
+	log=runs/demo_tool_server.log
+	printf '\n$$ %s\n' "agent-rl serve-tools index=indexes/miniwiki port=$(PORT)   # in a process of its own, log: $$log"
+	agent-rl serve-tools index=indexes/miniwiki port=$(PORT) > $$log 2>&1 &
+	server=$$!
+	trap 'kill $$server 2> /dev/null || true; wait $$server 2> /dev/null || true' EXIT
+	until grep -q '^ready' $$log; do
+		kill -0 $$server 2> /dev/null || { cat $$log; exit 1; }
+		sleep 0.5
+	done
+	cat $$log
+	run agent-rl train experiment=demo tools.url=http://127.0.0.1:$(PORT)
+	run agent-rl report runs/demo
+	printf '\n%s\n' "The run is in runs/demo: config.yaml, metrics.jsonl, trajectories/, eval/, checkpoints/, report.html." \
+		"Next: open runs/demo/report.html, or try" \
+		"  . $(BIN)/activate" \
+		"  agent-rl serve-tools index=indexes/miniwiki port=$(PORT)          # in another terminal" \
+		"  agent-rl train experiment=demo algo=grpo run_dir=runs/grpo    # the same with plain GRPO" \
+		"  agent-rl report runs/demo runs/grpo --out compare.html" \
+		"  agent-rl config experiment=demo                               # every setting of the run"
+
+test: test-unit test-slow ## all tests: the quick tier, then real models and servers
+
+test-unit: $(INSTALLED) ## the quick tier
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(INSTALLED) models ## real models, real servers
+	$(BIN)/python -m pytest -m slow
+
+lint: $(INSTALLED) ## ruff and mypy
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
