@@ -32,7 +32,8 @@ def task(**settings) -> SearchTask:
 def test_takes_the_config_record_as_it_is():
     built = SearchTask(**SearchTaskConfig().model_dump(exclude={"kind"}))
     assert isinstance(built, Task)
-    assert (built.name, built.tools, built.top_k) == ("search", ("search",), 3)
+    assert (built.name, built.tools) == ("search", ("search",))
+    assert built.tool_arguments == {"search": {"top_k": 3}}
 
 
 @pytest.mark.parametrize(
