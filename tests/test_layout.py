@@ -21,7 +21,17 @@ MAY_IMPORT = {
     "configs": {"configs"},
 }
 # Not at the top of any module of the command line and the configuration: `--help` must answer at once.
-HEAVY = {"torch", "transformers", "faiss", "sentence_transformers", "hydra", "pydantic", "ray", "verl", "vllm"}
+HEAVY = {
+    "torch",
+    "transformers",
+    "faiss",
+    "sentence_transformers",
+    "hydra",
+    "pydantic",
+    "ray",
+    "verl",
+    "vllm",
+}
 
 
 def upward_imports(package_dir: Path) -> list[str]:
