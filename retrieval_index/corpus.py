@@ -163,7 +163,7 @@ class PassageStore:
             # [N + 1] int64: where each line starts, then the end of the file
             self._offsets: np.ndarray = np.load(folder / OFFSETS_FILE, mmap_mode="r")
             self._bytes = np.memmap(self.path, dtype=np.uint8, mode="r")
-        except ValueError as error:
+        except (ValueError, EOFError) as error:
             raise IndexIncomplete(
                 f"{folder}: the passage store is damaged ({error}); build it again"
             ) from error

@@ -141,7 +141,8 @@ def _append(client: httpx.Client, url: str, part: Path, size: int | None, label:
             part.open("ab" if resumed else "wb") as file,
             Progress(label, total, "B", done=have, enabled=progress) as shown,
         ):
-            for chunk in response.iter_bytes(1 << 18):
+            # written as it arrives: pieces gathered up to a size would be lost where the connection breaks
+            for chunk in response.iter_raw():
                 file.write(chunk)
                 shown.advance(len(chunk))
 

@@ -1,0 +1,120 @@
+"""A real sentence-transformers model: a tiny random one, and MiniLM where it can be had."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import shutil
+
+import numpy as np
+import pytest
+
+from retrieval_index.builder import build_index
+from retrieval_index.corpus import Passage, read_jsonl
+from retrieval_index.encoder import Encoder, EncoderSpec
+from retrieval_index.errors import EncoderError, IndexMismatch
+from retrieval_index.fetch import MINILM, is_fetched
+from retrieval_index.retriever import Retriever
+
+WORDS = ["amber", "birch", "cedar", "delta", "ember", "frost", "grove", "haven"]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A folder with a random BERT of two layers and 32 dims."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("tiny")
+    vocabulary = {word: n for n, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS, "query:"])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
+    ).save_pretrained(folder)
+    BertModel(
+        BertConfig(
+            vocab_size=len(vocabulary),
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=64,
+            max_position_embeddings=64,
+        )
+    ).save_pretrained(folder)
+    return folder
+
+
+def _spec(tiny, **changes) -> EncoderSpec:
+    return EncoderSpec(path=str(tiny), max_tokens=32, dtype="float32", **changes)
+
+
+@pytest.mark.slow
+def test_results_are_in_order_and_do_not_depend_on_the_batch(tiny):
+    encoder = Encoder(_spec(tiny), batch_size=3)
+    texts = [" ".join(WORDS[: 1 + n % 8]) for n in range(10)]
+    together = encoder.encode_queries(texts)
+    assert together.dtype == np.float32
+    assert together.shape == (10, 32)
+    alone = np.concatenate([encoder.encode_queries([text]) for text in texts])
+    assert np.allclose(together, alone, atol=1e-5)
+    assert np.allclose(np.linalg.norm(together, axis=1), 1, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_pooling_normalisation_prefix_and_dtype_do_what_they_say(tiny):
+    mean = Encoder(_spec(tiny)).encode_queries(["amber birch"])
+    assert not np.allclose(
+        mean, Encoder(_spec(tiny, pooling="cls")).encode_queries(["amber birch"]), atol=1e-3
+    )
+    long = Encoder(_spec(tiny, normalise=False)).encode_queries(["amber birch"])
+    assert np.allclose(mean, long / np.linalg.norm(long), atol=1e-6)
+    prefixed = Encoder(_spec(tiny, query_prefix="query: "))
+    with_prefix = prefixed.encode_queries(["amber", "query: amber"])
+    assert np.allclose(with_prefix[0], with_prefix[1], atol=1e-6)
+    assert not np.allclose(with_prefix[0], prefixed.encode_passages(["amber"])[0], atol=1e-3)
+    half = Encoder(dataclasses.replace(_spec(tiny), dtype="bfloat16")).encode_queries(["amber birch"])
+    assert half.dtype == np.float32
+    assert 0 < np.abs(half - mean).max() < 0.05
+
+
+@pytest.mark.slow
+def test_what_an_encoder_refuses(tiny, tmp_path):
+    with pytest.raises(ValueError, match="query 1 of 2 is empty"):
+        Encoder(_spec(tiny)).encode_queries(["amber", " \n"])
+    with pytest.raises(EncoderError, match="max_tokens=65 is above the 64"):
+        Encoder(dataclasses.replace(_spec(tiny), max_tokens=65))
+    with pytest.raises(EncoderError, match=r"no \*\.safetensors"):
+        Encoder(EncoderSpec(path=str(tmp_path)))
+    (tmp_path / "model.safetensors").write_bytes(b"cut short")
+    with pytest.raises(EncoderError, match="cannot be loaded"):
+        Encoder(EncoderSpec(path=str(tmp_path)))
+
+
+@pytest.mark.slow
+def test_an_index_knows_its_model_by_the_weights(tiny, tmp_path):
+    passages = [Passage(word, word, f"{word} {other}") for word, other in itertools.pairwise(WORDS)]
+    build_index(passages, _spec(tiny), tmp_path / "i", progress=False)
+    moved = shutil.copytree(tiny, tmp_path / "moved")
+    Retriever.open(tmp_path / "i", dataclasses.replace(_spec(tiny), path=str(moved)))
+    weights = moved / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(IndexMismatch, match="weights"):
+        Retriever.open(tmp_path / "i", dataclasses.replace(_spec(tiny), path=str(moved)))
+
+
+@pytest.mark.slow
+def test_minilm_finds_real_passages(shared_data, tmp_path):
+    if not is_fetched(MINILM):
+        pytest.skip("minilm is not in the cache; fetch it with `agent-rl fetch minilm`")
+    passages = itertools.islice(read_jsonl(shared_data / "qa_multihop" / "corpus.jsonl"), 300)
+    manifest = build_index(passages, EncoderSpec(), tmp_path / "i", progress=False)
+    asked, found = manifest.card.self_retrieval
+    assert found >= asked - 1
+    (hits,) = Retriever.open(tmp_path / "i").search(["When did the mother of Lothair II die?"], 3)
+    assert "Lothair II" in [hit.title for hit in hits]
