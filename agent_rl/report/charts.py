@@ -24,6 +24,7 @@ class Chart:
     series: tuple[tuple[str, str], ...]  # metric key, label
     note: str = ""
     log: bool = False
+    from_zero: bool = True
 
 
 _CHARTS = (
@@ -52,6 +53,7 @@ _CHARTS = (
     Chart(
         "Token weight",
         (("weight/mean", "mean"), ("weight/min", "min"), ("weight/max", "max")),
+        from_zero=False,
     ),
     Chart(
         "Weights at their bounds",
@@ -79,9 +81,10 @@ _CHARTS = (
 
 def curve_figures(runs: Sequence[RunData]) -> list[Figure]:
     """Every chart that some run has numbers for, then the stacked ones of each run."""
-    figures = [figure for chart in _CHARTS if (figure := _lines(chart, runs, "train")) is not None]
     warmup = Chart("Warm-up loss", (("objective/loss", "loss"),), "Supervised steps before RL.")
-    figures += [figure for figure in (_lines(warmup, runs, "warmup"), _evaluations(runs)) if figure is not None]
+    candidates = [_evaluations(runs), *(_lines(chart, runs, "train") for chart in _CHARTS)]
+    candidates.append(_lines(warmup, runs, "warmup"))
+    figures = [figure for figure in candidates if figure is not None]
     for run in runs:
         suffix = f" ({run.name})" if len(runs) > 1 else ""
         rows = run.metrics.get("train", [])
@@ -126,7 +129,9 @@ def _lines(chart: Chart, runs: Sequence[RunData], phase: str) -> Figure | None:
                     "line": {"width": 2, "dash": ("solid", "dot", "dash")[series_number if several else 0]},
                 }
             )
-    return _figure(chart.title, traces, chart.note, log=chart.log) if traces else None
+    if not traces:
+        return None
+    return _figure(chart.title, traces, chart.note, log=chart.log, from_zero=chart.from_zero)
 
 
 def _stacked(title: str, rows: Sequence[Row], keys: Sequence[str], labels: Sequence[str], note: str = "") -> Figure:
@@ -176,9 +181,9 @@ def _evaluations(runs: Sequence[RunData]) -> Figure | None:
     return _figure("Evaluation", traces, "Bars: 95 % bootstrap intervals over questions.") if traces else None
 
 
-def _figure(title: str, traces: list[dict[str, Any]], note: str, *, log: bool = False) -> Figure:
-    layout: dict[str, Any] = {
-        "xaxis": {"title": {"text": "step"}},
-        "yaxis": {"type": "log" if log else "linear"},
-    }
+def _figure(
+    title: str, traces: list[dict[str, Any]], note: str, *, log: bool = False, from_zero: bool = True
+) -> Figure:
+    y = {"type": "log"} if log else {"type": "linear", "rangemode": "tozero" if from_zero else "normal"}
+    layout = {"xaxis": {"title": {"text": "step"}}, "yaxis": y}
     return {"title": title, "note": note, "data": traces, "layout": layout}

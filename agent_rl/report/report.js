@@ -26,8 +26,8 @@
     const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true };
     const layout = {
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, size: 11 },
-      margin: { l: 44, r: 8, t: 8, b: 36 }, hovermode: "closest", dragmode: false, bargap: 0,
-      showlegend: data.length > 1, legend: { orientation: "h", y: -0.25 },
+      margin: { l: 44, r: 8, t: data.length > 1 ? 30 : 8, b: 36 }, hovermode: "closest", dragmode: false, bargap: 0,
+      showlegend: data.length > 1, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" },
       xaxis: { ...axis, ...figure.layout.xaxis }, yaxis: { ...axis, ...figure.layout.yaxis },
     };
     Plotly.react(place, data, layout, { displayModeBar: false, responsive: true });
