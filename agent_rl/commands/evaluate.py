@@ -17,7 +17,8 @@ def add_parser(subparsers: Any) -> None:
         composes="eval",
         summary="evaluate a checkpoint or a model on held-out questions",
         examples=[
-            "agent-rl eval run=runs/demo checkpoint=latest eval.split=test eval.questions=400",
+            "agent-rl eval run=runs/demo eval.split=test eval.questions=400",
+            "agent-rl eval run=runs/demo checkpoint=10",
             "agent-rl eval model=Qwen/Qwen2.5-0.5B eval.samples=0 out=results/untrained",
         ],
     )
@@ -30,4 +31,4 @@ def run(args: argparse.Namespace) -> None:
     from agent_rl.evaluation.run import evaluate_command
 
     out = Path(command.out) if command.out else Path(command.run_dir) / "eval"
-    evaluate_command(run_config(command), command.checkpoint, out)
+    evaluate_command(run_config(command), command.chosen_checkpoint(), out)

@@ -30,4 +30,4 @@ def run(args: argparse.Namespace) -> None:
     from agent_rl.rollout.run import rollout_command
 
     out = Path(command.out) if command.out else Path(command.run_dir) / "rollouts"
-    rollout_command(run_config(command), command.questions, out)
+    rollout_command(run_config(command), command.questions, out, command.chosen_checkpoint())

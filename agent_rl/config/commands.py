@@ -17,25 +17,31 @@ from agent_rl.config.schema import (
 )
 
 
-class EvalCommand(RunConfig):
-    """`agent-rl eval`: the run's configuration and where the weights and the results lie."""
+class CheckpointCommand(RunConfig):
+    """What `eval` and `rollout` have beside the run's configuration."""
 
     run: str | None = Field(None, description="a run directory: its saved config is the base of this one")
-    checkpoint: str | None = Field(
+    checkpoint: str | int | None = Field(
         None,
-        description="a checkpoint folder, or `latest` of `run`; not given: the model as `model.path` has it",
+        description="latest, a step, a folder, or base (the model of model.path); default: latest with run, else base",
     )
-    out: str | None = Field(None, description="folder of the results; not given: eval/ in the run directory")
+    out: str | None = Field(None, description="folder of the results; default: a folder in run_dir")
+
+    def chosen_checkpoint(self) -> str | None:
+        """The checkpoint to load, or None for the model of ``model.path``."""
+        if self.checkpoint is None:
+            return None if self.run is None else "latest"
+        return None if self.checkpoint == "base" else str(self.checkpoint)
 
 
-class RolloutCommand(RunConfig):
+class EvalCommand(CheckpointCommand):
+    """`agent-rl eval`: answer held-out questions and score the answers."""
+
+
+class RolloutCommand(CheckpointCommand):
     """`agent-rl rollout`: sample trajectories and show them, without training."""
 
-    run: str | None = Field(None, description="a run directory: its saved config is the base of this one")
     questions: PositiveInt = 4
-    out: str | None = Field(
-        None, description="folder of the trajectories; not given: rollouts/ in the run directory"
-    )
 
 
 class MiniwikiCommand(MiniwikiData):

@@ -206,6 +206,10 @@ def test_a_saved_run_is_the_base_of_eval(tmp_path: Path) -> None:
     assert (config.run_dir, config.algo.name, config.task.prompt) == (str(tmp_path), "grpo", "brief")
     assert (config.eval.questions, config.eval.samples) == (11, 0)
     assert compose("eval", [f"run={tmp_path}", "algo=tr_grpo"]).algo.name == "tr_grpo"
+    assert compose("eval", []).chosen_checkpoint() is None
+    assert compose("eval", [f"run={tmp_path}"]).chosen_checkpoint() == "latest"
+    assert compose("rollout", [f"run={tmp_path}", "checkpoint=10"]).chosen_checkpoint() == "10"
+    assert compose("eval", [f"run={tmp_path}", "checkpoint=base"]).chosen_checkpoint() is None
     with pytest.raises(UsageError, match="does not exist"):
         compose("eval", [f"run={tmp_path / 'nowhere'}"])
 
