@@ -45,10 +45,7 @@ def pass_at_k(correct: ArrayLike, k: int) -> NDArray[np.float64]:
     if not np.isin(right, (0.0, 1.0)).all():
         raise ValueError("pass@k needs verdicts of 0 or 1; threshold graded scores first")
     c = right.sum(axis=1).astype(int)
-    fails = [
-        np.prod(1.0 - k / np.arange(n - count + 1, n + 1)) if n - count >= k else 0.0
-        for count in range(n + 1)
-    ]
+    fails = [np.prod(1.0 - k / np.arange(n - count + 1, n + 1)) if n - count >= k else 0.0 for count in range(n + 1)]
     return 1.0 - np.array(fails)[c]
 
 
@@ -92,9 +89,7 @@ def paired_difference(
     """
     before_Q, after_Q = _per_question(before), _per_question(after)
     if len(before_Q) != len(after_Q):
-        raise ValueError(
-            f"{len(before_Q)} questions before and {len(after_Q)} after: pairs need the same questions"
-        )
+        raise ValueError(f"{len(before_Q)} questions before and {len(after_Q)} after: pairs need the same questions")
     return bootstrap_interval(after_Q - before_Q, seed=seed, resamples=resamples, level=level)
 
 

@@ -31,9 +31,7 @@ _TOWN_ENDINGS = words(
     "shaw side stead stoke stone stow thorpe ton toft vale wald wall wick wold wood worth"
 )
 _REGION_KINDS = ("Valley", "Hills", "Coast", "Marshes", "Moors", "Plain", "Islands", "Forest")
-_COMPANY_NOUNS = words(
-    "Works Brothers Company Partners Trading Workshop Union Guild Stores House Supply Mills"
-)
+_COMPANY_NOUNS = words("Works Brothers Company Partners Trading Workshop Union Guild Stores House Supply Mills")
 _WORK_PATTERNS = (
     "The Lantern of {}",
     "A Winter in {}",

@@ -20,9 +20,7 @@ _OCCUPATIONS = words(
     "locksmith beekeeper shipwright physician stonemason potter organist miner"
 )
 _KNOWN_FOR = (
-    *words(
-        "wool salt cheese honey cider lace silk paper pottery marble amber rope leather copper plums saffron"
-    ),
+    *words("wool salt cheese honey cider lace silk paper pottery marble amber rope leather copper plums saffron"),
     *(
         "blue glass",
         "black tea",
@@ -45,9 +43,7 @@ def block_quotas(passages: int) -> dict[str, tuple[int, int, int, int]]:
     test = round(passages * SPLIT_SHARES["test"])
     quotas = {}
     for split, size in (("train", passages - dev - test), ("dev", dev), ("test", test)):
-        towns, companies, works = (
-            round(size * share) for share in (_TOWN_SHARE, _COMPANY_SHARE, _WORK_SHARE)
-        )
+        towns, companies, works = (round(size * share) for share in (_TOWN_SHARE, _COMPANY_SHARE, _WORK_SHARE))
         quotas[split] = (towns, size - towns - companies - works, companies, works)
     return quotas
 
@@ -121,9 +117,7 @@ def _strides(largest: int) -> tuple[int, int, int]:
     Blocks differ in size by at most one, and rounding can give the smaller of two sizes one more of a kind.
     """
     sizes = [list(block_quotas(size).values()) for size in (largest - 1, largest)]
-    towns, _, companies, works = (
-        max(sum(quota[kind] for quota in size) for size in sizes) for kind in range(4)
-    )
+    towns, _, companies, works = (max(sum(quota[kind] for quota in size) for size in sizes) for kind in range(4))
     return towns, companies, works
 
 

@@ -92,9 +92,7 @@ def _person(entity: Person, draw: Draw) -> str:
     ]
     if entity.spouse is not None:
         sentences.append(
-            draw.one(_MARRIAGE).format(
-                surname=entity.surname, spouse=entity.spouse.name, married=entity.married
-            )
+            draw.one(_MARRIAGE).format(surname=entity.surname, spouse=entity.spouse.name, married=entity.married)
         )
     if entity.employer is not None:
         sentences.append(draw.one(_EMPLOYER).format(surname=entity.surname, company=entity.employer.name))

@@ -11,9 +11,7 @@ from tasks.miniwiki.prose import WORK_KINDS
 from tasks.miniwiki.relations import Relation, relations_of
 
 
-def _item(
-    kind: str, key: tuple[str, ...], question: str, gold: str, titles: list[str], queries: list[str]
-) -> TaskItem:
+def _item(kind: str, key: tuple[str, ...], question: str, gold: str, titles: list[str], queries: list[str]) -> TaskItem:
     return TaskItem(
         id="/".join((kind, *key)),
         question=question[0].upper() + question[1:],
@@ -81,9 +79,7 @@ def _appeared(entity: Entity) -> int:
 
 
 # What can be compared: records of one kind, their year, the relation that states it, and the ways to ask.
-_COMPARISONS: tuple[
-    tuple[Callable[[Community], list], Callable[[Entity], int], str, tuple[str, ...]], ...
-] = (
+_COMPARISONS: tuple[tuple[Callable[[Community], list], Callable[[Entity], int], str, tuple[str, ...]], ...] = (
     (
         lambda community: community.people,
         _born,
@@ -196,9 +192,7 @@ def _agreement(records: list, name: str, phrasing: str, draw: Draw) -> Iterator[
         shared.setdefault(_text(_relation(record, name).value(record) or ""), []).append(record)
     groups = [draw.shuffled(shared[value]) for value in sorted(shared)]
     same = [pair for group in groups for pair in zip(group[::2], group[1::2], strict=False)]
-    different = [
-        (a, b) for a, b in _pairs(records, draw) if _relation(a, name).value(a) != _relation(b, name).value(b)
-    ]
+    different = [(a, b) for a, b in _pairs(records, draw) if _relation(a, name).value(a) != _relation(b, name).value(b)]
     for answer, pairs in (("yes", same), ("no", different[: len(same)])):
         for a, b in pairs:
             yield _item(

@@ -79,9 +79,7 @@ class World:
 
     def _communities(self, block: int) -> list[Community]:
         size, larger = divmod(self.size, self._blocks)
-        return populate(
-            self._names, self._draw(block, "people"), block, size + (block < larger), size + (larger > 0)
-        )
+        return populate(self._names, self._draw(block, "people"), block, size + (block < larger), size + (larger > 0))
 
     def _draw(self, block: int, *purpose: str) -> Draw:
         return Draw("miniwiki", self.seed, self.size, block, *purpose)

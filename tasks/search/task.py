@@ -65,15 +65,13 @@ class SearchTask:
         if top_k < 1:
             raise ValueError(f"top_k={top_k} is below 1")
         self.max_score = 1.0 + format_bonus
-        self.tool_arguments = {"search": {"top_k": top_k}}
+        self.tool_arguments: Mapping[str, Mapping[str, Any]] = {"search": {"top_k": top_k}}
         self._prompt = prompt
         self._reward = reward
         self._format_bonus = format_bonus
         self._no_search_penalty = no_search_penalty
         questions = _questions(data)
-        self._items = cache(
-            questions.items
-        )  # read once per split: trainer and evaluation ask again and again
+        self._items = cache(questions.items)  # read once per split: trainer and evaluation ask again and again
 
     def items(self, split: str) -> Sequence[TaskItem]:
         return self._items(split)

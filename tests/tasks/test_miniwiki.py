@@ -156,9 +156,7 @@ def test_comparisons_follow_from_the_years_of_both_passages():
         entity.name: year
         for community in communities()
         for entity in community.entities()
-        for year in [
-            getattr(entity, "born", None) or getattr(entity, "founded", None) or getattr(entity, "year", None)
-        ]
+        for year in [getattr(entity, "born", None) or getattr(entity, "founded", None) or getattr(entity, "year", None)]
     }
     for item in questions("train", "comparison"):
         a, b = item.meta["supporting_titles"]
@@ -232,9 +230,7 @@ def test_oracle_has_one_query_per_passage_with_its_title():
             assert len(query.split()) <= len(title.split()) + 3
 
 
-@pytest.mark.parametrize(
-    ("split", "types"), [("validation", ["one_hop"]), ("dev", ["three_hop"]), ("dev", [])]
-)
+@pytest.mark.parametrize(("split", "types"), [("validation", ["one_hop"]), ("dev", ["three_hop"]), ("dev", [])])
 def test_unknown_split_or_type_is_refused(split, types):
     with pytest.raises(ValueError, match=r"train, dev, test|one_hop, two_hop"):
         world().questions(split, types)

@@ -19,9 +19,7 @@ ROW = {"id": "q1", "question": "Who?", "golden_answers": ["Ann"]}
 
 
 def write(path: Path, *rows) -> str:
-    path.write_text(
-        "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows), "utf-8"
-    )
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows), "utf-8")
     return str(path)
 
 
@@ -95,14 +93,10 @@ def test_hold_out_is_disjoint_whole_and_independent_of_order(tmp_path):
     split_ids = []
     for order in (everything, shuffled):
         source = JsonlQuestions(write(tmp_path / "t.jsonl", *order), None, None, 0.2)
-        split_ids.append(
-            {split: {item.id for item in source.items(split)} for split in ("train", "dev", "test")}
-        )
+        split_ids.append({split: {item.id for item in source.items(split)} for split in ("train", "dev", "test")})
     assert split_ids[0] == split_ids[1]
     assert sorted(i for ids in split_ids[0].values() for i in ids) == sorted(str(i) for i in range(1000))
-    assert [len(split_ids[0][split]) for split in ("train", "dev", "test")] == pytest.approx(
-        [800, 100, 100], abs=35
-    )
+    assert [len(split_ids[0][split]) for split in ("train", "dev", "test")] == pytest.approx([800, 100, 100], abs=35)
 
 
 def test_hold_out_goes_whole_to_the_split_without_a_file(tmp_path):

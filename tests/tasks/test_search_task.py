@@ -87,11 +87,7 @@ def test_every_generated_item_validates_and_its_demonstration_is_perfect(style):
             assert all(turn.text.endswith("</search>") for turn in turns[:-1])
             assert turns[-1].text.endswith("</answer>")
             assert all(("<think>" in turn.text) == (style == "full") for turn in turns)
-            assert (
-                searching.score(item, "".join(turn.text for turn in turns)).value
-                == searching.max_score
-                == 1.25
-            )
+            assert searching.score(item, "".join(turn.text for turn in turns)).value == searching.max_score == 1.25
 
 
 def test_no_demonstration_without_queries():
