@@ -11,6 +11,8 @@ INSTALLED := $(VENV)/.installed-cpu
 # e.g. PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu" for the small, CPU-only torch on Linux
 PIP_ARGS ?=
 PORT ?= 8900
+# further settings of the demo's training, e.g. DEMO_ARGS="train.steps=5"
+DEMO_ARGS ?=
 PACKAGES := agent_rl tools retrieval_index tasks
 
 .PHONY: help install models demo test test-unit test-slow lint
@@ -44,15 +46,14 @@ demo: $(INSTALLED) ## fetch, build an index, serve it, train, report
 		sleep 0.5
 	done
 	cat $$log
-	run agent-rl train experiment=demo tools.url=http://127.0.0.1:$(PORT)
+	run agent-rl train experiment=demo tools.url=http://127.0.0.1:$(PORT) $(DEMO_ARGS)
 	run agent-rl report runs/demo
 	printf '\n%s\n' "The run is in runs/demo: config.yaml, metrics.jsonl, trajectories/, eval/, checkpoints/, report.html." \
 		"Next: open runs/demo/report.html, or try" \
 		"  . $(BIN)/activate" \
-		"  agent-rl serve-tools index=indexes/miniwiki port=$(PORT)          # in another terminal" \
-		"  agent-rl train experiment=demo algo=grpo run_dir=runs/grpo    # the same with plain GRPO" \
-		"  agent-rl report runs/demo runs/grpo --out compare.html" \
-		"  agent-rl config experiment=demo                               # every setting of the run"
+		"  agent-rl train experiment=demo algo=grpo run_dir=runs/grpo tools.autostart=true   # plain GRPO" \
+		"  agent-rl report runs/demo runs/grpo --out compare.html                            # side by side" \
+		"  agent-rl config experiment=demo                                                   # every setting"
 
 test: test-unit test-slow ## all tests: the quick tier, then real models and servers
 

@@ -33,7 +33,7 @@ def in_text(text: str) -> list[str]:
 
 def words_of(command: str) -> list[str]:
     """The words of a command as a shell would split them, without comments, redirections and what follows."""
-    command = command.replace("$(PORT)", "8900").rstrip("\\ ")
+    command = command.replace("$(PORT)", "8900").replace("$(DEMO_ARGS)", "").rstrip("\\ ")
     if command.count('"') % 2:  # a line of the Makefile that is an argument of printf
         command = command.rpartition('"')[0]
     words = shlex.split(command, comments=True)
