@@ -120,7 +120,7 @@ class ToolHost:
                 return [ToolResult(call.id, "overloaded", f"not started: {full}") for call in mine]
 
         answered = await asyncio.gather(*(one_tool(name, places) for name, places in by_tool.items()))
-        if len(refusals) == len(by_tool):
+        if refusals and len(refusals) == len(by_tool):
             raise AllRefused(str(refusals[0]), max(full.retry_after_s for full in refusals))
         results: dict[int, ToolResult] = {}
         for places, tool_results in zip(by_tool.values(), answered, strict=True):
