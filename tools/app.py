@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -14,12 +13,11 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from tools.batcher import ToolFailed
 from tools.host import AllRefused, LoadTools, NotReady, ServerLimits, ToolHost
 from tools.protocol import ToolCall
 from tools.search import InvalidArguments, SearchTool
 from tools.wire import BadRequest, CallRequest, RetrieveRequest, parse_body, result_json
-
-log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
@@ -202,10 +200,9 @@ def _add_error_answers(app: FastAPI) -> None:
     async def gone(_: Request, __: ClientGone) -> Response:
         return Response(status_code=499)  # nobody reads it
 
-    @app.exception_handler(Exception)
-    async def failed(_: Request, error: Exception) -> Response:
-        log.error("a tool failed", exc_info=error)
-        return JSONResponse({"error": f"the tool failed: {type(error).__name__}"}, status_code=500)
+    @app.exception_handler(ToolFailed)
+    async def failed(_: Request, error: ToolFailed) -> Response:
+        return JSONResponse({"error": f"the tool failed: {error}"}, status_code=500)
 
 
 class _BearerToken:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal, Protocol
 
 from tools.protocol import Tool, ToolCall, ToolResult
+
+log = logging.getLogger(__name__)
 
 
 class HostedTool(Tool, Protocol):
@@ -34,6 +37,10 @@ class QueueFull(Exception):
     def __init__(self, tool: str, waiting: int, retry_after_s: float) -> None:
         super().__init__(f"{tool}: {waiting} calls are waiting, the queue is full")
         self.retry_after_s = retry_after_s
+
+
+class ToolFailed(Exception):
+    """The tool itself raised: a bug or a broken machine, no fault of the call."""
 
 
 class BatchObserver(Protocol):
@@ -120,8 +127,7 @@ class Batcher:
     async def submit(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
         """Answer the calls of one request, in order. Raises QueueFull at once, with none of them queued.
 
-        Cancelling this coroutine drops whatever of it has not started. An exception of the tool itself is
-        raised.
+        Cancelling this coroutine drops whatever of it has not started. Raises ToolFailed where the tool itself raised.
         """
         now = self._clock()
         request: deque[_Job] = deque()
@@ -214,12 +220,13 @@ class Batcher:
             if len(results) != len(batch):
                 raise RuntimeError(f"{self.tool.name} gave {len(results)} results for {len(batch)} calls")
         except Exception as error:
+            log.error("%s failed on a batch of %d calls", self.tool.name, len(batch), exc_info=error)
             self._running = []
             self._forget(batch)
             for job in batch:
                 for waiter in job.waiters:
                     if not waiter.answer.done():
-                        waiter.answer.set_exception(error)
+                        waiter.answer.set_exception(ToolFailed(f"{self.tool.name}: {type(error).__name__}"))
             return
         self._running = []
         run_s = self._clock() - started

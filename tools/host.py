@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -11,8 +10,6 @@ from typing import Literal
 from tools.batcher import Batcher, HostedTool, QueueFull
 from tools.metrics import Metrics
 from tools.protocol import ToolCall, ToolResult
-
-log = logging.getLogger(__name__)
 
 LoadTools = Callable[[], Sequence[HostedTool]]
 
@@ -94,7 +91,8 @@ class ToolHost:
             raise NotReady(f"the tools are not ready: {self.state}")
 
     async def call(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
-        """Answer calls of any tools, in order. Raises NotReady, or AllRefused where no call found room.
+        """Answer calls of any tools, in order. Raises NotReady, ToolFailed, or AllRefused where no
+        call found room.
 
         A full queue refuses all calls that one request has for that tool, or none of them.
         """

@@ -133,13 +133,14 @@ class ToolClient:
         """
         budget_s = self._call_timeout_s if deadline_s is None else min(deadline_s, self._call_timeout_s)
         ends = time.monotonic() + budget_s
-        call = {"id": str(next(self._ids)), "tool": tool, "arguments": arguments, "session": session}
+        identity = str(next(self._ids))
+        call = {"id": identity, "tool": tool, "arguments": arguments, "session": session}
         try:
             json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode("utf-8")
         except UnicodeEncodeError:
-            return ToolResult(call["id"], "invalid", "arguments hold characters that are not valid Unicode")
+            return ToolResult(identity, "invalid", "arguments hold characters that are not valid Unicode")
         except ValueError:
-            return ToolResult(call["id"], "invalid", "arguments hold a number that is not finite")
+            return ToolResult(identity, "invalid", "arguments hold a number that is not finite")
         backoff_s = FIRST_BACKOFF_S
         last: InfrastructureError | None = None
         while True:
@@ -149,11 +150,8 @@ class ToolClient:
             try:
                 async with asyncio.timeout(left_s):
                     return await self._guarded_attempt(call, ends)
-            except TimeoutError as timeout:
-                if isinstance(timeout, InfrastructureError):
-                    raise
-                # one that never got through (the server is down, others were probing) reports why
-                raise last or self._when_late(tool, budget_s) from None
+            except TimeoutError:
+                raise self._when_late(tool, budget_s) from None
             except _Retry as retry:
                 last = retry.error
                 # jitter: many calls fail at the same moment, and must not all come back at the same moment
@@ -200,10 +198,11 @@ class ToolClient:
             self._breaker.failed(error)
             raise _Retry(ToolServerUnavailable(_is_down(self.url, error))) from error
         status = answer.status_code
-        if status == 503 or status >= 500:
-            error = ToolServerUnavailable(f"the tool server at {self.url} answered {_said(answer)}")
-            self._breaker.failed(error)
-            raise _Retry(error)
+        if status >= 500:
+            failure = ToolServerUnavailable(f"the tool server at {self.url} answered {_said(answer)}")
+            if status == 503:  # still loading, or stopping; any other failure is that of one tool
+                self._breaker.failed(failure)
+            raise _Retry(failure)
         self._breaker.worked()
         if status == 429:
             raise _Retry(
@@ -264,6 +263,7 @@ class ToolClient:
         return self._http
 
     def _when_late(self, tool: str, budget_s: float) -> InfrastructureError:
+        # while the server is down most calls only wait for their turn to try it: they were never accepted
         if self._breaker.down:
             return ToolServerUnavailable(_is_down(self.url, None))
         return ToolDeadlineExceeded(self._no_answer(tool, budget_s))
@@ -274,7 +274,7 @@ class ToolClient:
 
 def _is_down(url: str, error: BaseException | None) -> str:
     why = f" ({type(error).__name__}: {error})" if error is not None else ""
-    return f"no tool server answers at {url}{why}; start one with `agent-rl serve-tools index=... port=...`."
+    return f"the tool server at {url} is down{why}; start one with `agent-rl serve-tools index=... port=...`."
 
 
 def _said(answer: httpx.Response) -> str:

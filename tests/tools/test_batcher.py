@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tools.batcher import Batcher, QueueFull
+from tools.batcher import Batcher, QueueFull, ToolFailed
 from tools.protocol import ToolCall
 from tools.testing import EchoTool
 
@@ -153,7 +153,7 @@ async def test_the_cache_keeps_the_latest(entries, runs):
 async def test_an_exception_of_the_tool_reaches_its_batch_and_the_next_batch_runs():
     tool = EchoTool()
     batcher = _batcher(tool)
-    with pytest.raises(RuntimeError, match="the tool broke"):
+    with pytest.raises(ToolFailed, match="echo: RuntimeError"):
         await batcher.submit([ToolCall("1", "echo", {"raise": True}), _call("beside")])
     assert (await batcher.submit([_call("next")]))[0].status == "ok"
     await batcher.stop()

@@ -19,6 +19,7 @@ from retrieval_index.retriever import Retriever
 from retrieval_index.testing import HashedWordsEncoder
 from tools.app import create_app
 from tools.host import ServerLimits
+from tools.search import SearchTool
 from tools.testing import EchoTool, RunningServer
 
 
@@ -37,50 +38,63 @@ def echo():
     return EchoTool()
 
 
+LIMITS = ServerLimits(max_body_bytes=20_000, max_batch=4, max_queue=8)
+
+
 @pytest.fixture
 def http(search_tool, echo):
-    limits = ServerLimits(max_body_bytes=20_000, max_batch=4, max_queue=8)
-    with RunningServer(create_app(lambda: [search_tool, echo], limits)) as server, _ready(server) as client:
+    """A server of the test's own, for tests that hold it up or count what it did."""
+    with RunningServer(create_app(lambda: [search_tool, echo], LIMITS)) as server, _ready(server) as client:
         yield client
         echo.gate.set()
+
+
+@pytest.fixture(scope="module")
+def shared_http(index_folder):
+    """One server for the tests that only ask."""
+    tools = [SearchTool(Retriever.open(index_folder, HashedWordsEncoder())), EchoTool()]
+    with RunningServer(create_app(lambda: tools, LIMITS)) as server, _ready(server) as client:
+        yield client
 
 
 def _echo(text: str, **more) -> dict:
     return {"id": text, "tool": "echo", "arguments": {"text": text}, **more}
 
 
-def test_calls_are_answered_in_order_whatever_their_tool(http):
+def test_calls_are_answered_in_order_whatever_their_tool(shared_http):
     calls = [
         _echo("a"),
         {"id": "s", "tool": "search", "arguments": {"query": "Peru", "top_k": 1}},
         _echo("b"),
     ]
-    results = http.post("/v1/call", json={"calls": calls}).json()["results"]
+    results = shared_http.post("/v1/call", json={"calls": calls}).json()["results"]
     assert [r["id"] for r in results] == ["a", "s", "b"]
     assert [r["status"] for r in results] == ["ok"] * 3
     assert results[1]["text"].startswith("Doc 1(Title: Lima)")
     assert set(results[0]) == {"id", "status", "text", "data", "truncated", "elapsed_s", "queued_s"}
 
 
-def test_an_unknown_tool_is_invalid_and_names_those_there_are(http):
-    (result,) = http.post("/v1/call", json={"calls": [_echo("a") | {"tool": "sea rch"}]}).json()["results"]
+def test_an_unknown_tool_is_invalid_and_names_those_there_are(shared_http):
+    (result,) = shared_http.post("/v1/call", json={"calls": [_echo("a") | {"tool": "sea rch"}]}).json()[
+        "results"
+    ]
     assert result["status"] == "invalid"
     assert "search, echo" in result["text"]
 
 
-def test_health_tells_the_index_and_tools_tell_their_schemas(http, index_folder):
-    health = http.get("/health").json()
+def test_health_tells_the_index_and_tools_tell_their_schemas(shared_http, index_folder):
+    health = shared_http.get("/health").json()
     manifest = json.loads((index_folder / "manifest.json").read_text())
     assert health["status"] == "ready"
     assert health["index"]["corpus_sha256"] == manifest["corpus_sha256"]
     assert health["index"]["passages"] == 5
-    tools = {tool["name"]: tool for tool in http.get("/v1/tools").json()["tools"]}
+    tools = {tool["name"]: tool for tool in shared_http.get("/v1/tools").json()["tools"]}
     assert tools["search"]["parameters"]["required"] == ["query"]
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 8])
 @pytest.mark.parametrize("scores", [True, False])
-def test_retrieve_has_search_r1s_shape_for_any_number_of_queries(http, count, scores):
+def test_retrieve_has_search_r1s_shape_for_any_number_of_queries(shared_http, count, scores):
     queries = [
         "capital of Peru",
         "capital of Ecuador",
@@ -93,7 +107,9 @@ def test_retrieve_has_search_r1s_shape_for_any_number_of_queries(http, count, sc
     ]
     queries = queries[:count]
     first = ["lima", "quito", "bare", "moss", None, "lima", "quito", "lima"]
-    answer = http.post("/retrieve", json={"queries": queries, "topk": 2, "return_scores": scores, "more": 1})
+    answer = shared_http.post(
+        "/retrieve", json={"queries": queries, "topk": 2, "return_scores": scores, "more": 1}
+    )
     result = answer.json()["result"]
     assert len(result) == count
     for query, documents, best in zip(queries, result, first, strict=False):
@@ -111,8 +127,8 @@ def test_retrieve_has_search_r1s_shape_for_any_number_of_queries(http, count, sc
         assert document["contents"] == '"Lima"\nLima is the capital of Peru.'
 
 
-def test_retrieve_without_options_gives_three_bare_documents(http):
-    (documents,) = http.post("/retrieve", json={"queries": ["Lima"]}).json()["result"]
+def test_retrieve_without_options_gives_three_bare_documents(shared_http):
+    (documents,) = shared_http.post("/retrieve", json={"queries": ["Lima"]}).json()["result"]
     assert [set(document) for document in documents] == [{"id", "contents"}] * 3
 
 
@@ -155,30 +171,30 @@ def test_retrieve_without_options_gives_three_bare_documents(http):
         ("/retrieve", json.dumps({"queries": ["a", "b" * 2001]}).encode(), 422, "queries[1]"),
     ],
 )
-def test_a_bad_request_is_4xx_and_names_the_field(http, path, body, status, names):
-    answer = http.post(path, content=body, headers={"Content-Type": "application/json"})
+def test_a_bad_request_is_4xx_and_names_the_field(shared_http, path, body, status, names):
+    answer = shared_http.post(path, content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == status
     assert names in answer.json()["error"]
-    assert http.get("/health").status_code == 200
+    assert shared_http.get("/health").status_code == 200
 
 
-def test_a_body_without_end_is_cut_off(http):
+def test_a_body_without_end_is_cut_off(shared_http):
     def endless():
         while True:
             yield b" " * 4096
 
     try:
-        status = http.post(
+        status = shared_http.post(
             "/retrieve", content=endless(), headers={"Content-Type": "application/json"}
         ).status_code
     except httpx.TransportError:  # the server may close before the client has read its answer
         status = 413
     assert status == 413
-    assert http.get("/health").status_code == 200
+    assert shared_http.get("/health").status_code == 200
 
 
-def test_what_a_web_page_may_post_unasked_is_refused(http):
-    answer = http.post("/v1/call", content=b"{}", headers={"Content-Type": "text/plain"})
+def test_what_a_web_page_may_post_unasked_is_refused(shared_http):
+    answer = shared_http.post("/v1/call", content=b"{}", headers={"Content-Type": "text/plain"})
     assert answer.status_code == 415
 
 
@@ -300,10 +316,10 @@ def test_a_failed_load_is_told_by_health():
         assert health.json()["reason"] == "index.faiss is missing"
 
 
-def test_half_a_request_does_not_stop_the_server(http):
-    with socket.create_connection((http.base_url.host, http.base_url.port)) as half:
+def test_half_a_request_does_not_stop_the_server(shared_http):
+    with socket.create_connection((shared_http.base_url.host, shared_http.base_url.port)) as half:
         half.sendall(
             b"POST /v1/call HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
             b"Content-Length: 50\r\n\r\n{"
         )
-        assert http.post("/v1/call", json={"calls": [_echo("a")]}).status_code == 200
+        assert shared_http.post("/v1/call", json={"calls": [_echo("a")]}).status_code == 200
