@@ -1,4 +1,4 @@
-"""The rollout engine's way to the tools: one pooled HTTP client for all trajectories.
+"""The rollout engine's way to the tools: one client, and one pool of connections, for all trajectories.
 
 Whatever goes wrong on the way raises an InfrastructureError; what the tool itself says, good or bad, is a
 ToolResult. So a dead server can never become an observation, let alone a reward.
@@ -24,14 +24,12 @@ from agent_rl.errors import (
     ToolServerUnavailable,
     UsageError,
 )
+from agent_rl.rollout.http_pool import HttpPool
 from tools.protocol import ToolResult
 
 log = logging.getLogger(__name__)
 
-CONNECT_TIMEOUT_S = 5.0
 HEALTH_TIMEOUT_S = 5.0
-# shorter than the server's keep-alive, so that an idle connection is never closed under a request
-KEEPALIVE_S = 30.0
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.05, 2.0
 # failures in a row, with no success between, after which the server counts as down
 BREAKER_FAILURES = 3
@@ -102,7 +100,7 @@ class ToolClient:
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
         self._ids = itertools.count()
-        self._http: httpx.AsyncClient | None = None
+        self._http: HttpPool | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._breaker = _Breaker(self.url)
 
@@ -166,11 +164,16 @@ class ToolClient:
 
         Raises ToolServerUnavailable where nothing answers, or where what answers is no tool server.
         """
+        # a connection of its own: the answer must not wait behind calls that hold all the others
+        alone = HttpPool(self.url, self._headers, 1)
         try:
-            answer = await self._client().get("/health", timeout=HEALTH_TIMEOUT_S)
+            async with asyncio.timeout(HEALTH_TIMEOUT_S):
+                answer = await alone.request("GET", "/health")
             body = answer.json()
-        except (httpx.TransportError, ValueError) as error:
+        except (httpx.TransportError, TimeoutError, ValueError) as error:
             raise ToolServerUnavailable(_is_down(self.url, error)) from error
+        finally:
+            await alone.aclose()
         if answer.status_code not in (200, 503) or not isinstance(body, dict) or "status" not in body:
             raise ToolServerUnavailable(
                 f"what answers at {self.url} is not a tool server (/health: {answer.status_code})"
@@ -192,7 +195,7 @@ class ToolClient:
     async def _attempt(self, call: dict[str, Any], ends: float) -> ToolResult:
         body = json.dumps({"calls": [call | {"deadline_s": max(ends - time.monotonic(), 0.001)}]})
         try:
-            answer = await self._client().post("/v1/call", content=body)
+            answer = await self._pool().request("POST", "/v1/call", body)
         except httpx.TransportError as error:
             # a tool that keeps state must not be called twice; search, the tool there is, keeps none
             self._breaker.failed(error)
@@ -239,7 +242,7 @@ class ToolClient:
             )
         return result
 
-    def _client(self) -> httpx.AsyncClient:
+    def _pool(self) -> HttpPool:
         loop = asyncio.get_running_loop()
         if self._http is None or self._loop is not loop:
             if self._loop is not None and not self._loop.is_closed():
@@ -248,18 +251,7 @@ class ToolClient:
                 )
             # connections of a closed loop (an earlier asyncio.run) are dead: start with fresh ones
             self._loop = loop
-            self._http = httpx.AsyncClient(
-                base_url=self.url,
-                headers=self._headers,
-                trust_env=False,
-                # reading has no limit of its own: each call carries its deadline
-                timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
-                limits=httpx.Limits(
-                    max_connections=self._max_connections,
-                    max_keepalive_connections=self._max_connections,
-                    keepalive_expiry=KEEPALIVE_S,
-                ),
-            )
+            self._http = HttpPool(self.url, self._headers, self._max_connections)
         return self._http
 
     def _when_late(self, tool: str, budget_s: float) -> InfrastructureError:
