@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -104,10 +105,14 @@ def test_an_id_twice_is_an_error(tmp_path):
         write_store([Passage("a", "", "x"), Passage("b", "", "y"), Passage("a", "", "z")], tmp_path)
 
 
-def test_offsets_go_beyond_two_gigabytes(tmp_path):
-    write_store([Passage("a", "", "x")], tmp_path)
-    store = PassageStore(tmp_path)
-    assert store._offsets.dtype == "int64"
+def test_a_passage_beyond_four_gigabytes_is_found(tmp_path):
+    line = json.dumps({"id": "far", "title": "", "text": "x"}).encode()
+    start = 5 * 2**30
+    with (tmp_path / "passages.jsonl").open("wb") as file:
+        file.seek(start)  # a hole: it takes no space on the disk
+        file.write(line)
+    np.save(tmp_path / "offsets.npy", np.array([0, start, start + len(line)], dtype=np.int64))
+    assert PassageStore(tmp_path)[1] == Passage("far", "", "x")
 
 
 def test_a_store_of_two_halves_is_refused(tmp_path):
