@@ -9,7 +9,12 @@ from agent_rl.algo.records import BatchCounts
 
 
 def token_shares(
-    sequence: Tensor, group: Tensor, counts: BatchCounts, *, kind: str, constant_length_tokens: int | None = None
+    sequence: Tensor,
+    group: Tensor,
+    counts: BatchCounts,
+    *,
+    kind: str,
+    constant_length_tokens: int | None = None,
 ) -> Tensor:
     """Factor [N] by which each trained token's loss enters the sum; counts are masks', never sums of w.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 
 import torch
@@ -55,7 +56,7 @@ class ObjectiveDiagnostics:
         # |d loss / d logits| of a softmax token is at least |coefficient| (1 - p): its share by bucket of p.
         pull = coefficient.abs() * (1 - prob)
         total = float(pull.sum())
-        for low, high in zip(PROBABILITY_EDGES[:-1], PROBABILITY_EDGES[1:], strict=True):
+        for low, high in itertools.pairwise(PROBABILITY_EDGES):
             inside = (prob >= low) & ((prob < high) | (high == 1.0))
             share = float(pull[inside].sum()) / total if total > 0 else 0.0
             found[f"objective/grad_share_p{low:g}_{high:g}"] = share

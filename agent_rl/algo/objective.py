@@ -33,9 +33,7 @@ class Objective:
 
     def advantages(self, rewards: Sequence[float | None], group_ids: Sequence[str | int]) -> Tensor:
         """float64 [B]; see ``group_advantages``."""
-        return group_advantages(
-            rewards, group_ids, kind=self.config.advantage, std_ddof=self.config.std_ddof
-        )
+        return group_advantages(rewards, group_ids, kind=self.config.advantage, std_ddof=self.config.std_ddof)
 
     def weights(self, batch: TokenBatch) -> Tensor:
         """w [N], detached; from the current policy's probability (same forward pass, same temperature)."""

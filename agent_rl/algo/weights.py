@@ -8,9 +8,7 @@ from torch import Tensor
 from agent_rl.config.schema import TokenWeightConfig
 
 
-def probability_weight(
-    config: TokenWeightConfig, prob: Tensor, logit: Tensor | None = None
-) -> Tensor:
+def probability_weight(config: TokenWeightConfig, prob: Tensor, logit: Tensor | None = None) -> Tensor:
     """w = clip(alpha [sigmoid(x) - mu], lower, upper) (paper Eq. 11); same shape and dtype as ``prob``.
 
     ``form`` says what x is: ``multiply`` p * tau (the reading that fits the paper's stated ranges and its

@@ -126,7 +126,7 @@ class AlgoConfig(Record):
 
 class LoraConfig(Record):
     rank: PositiveInt = 16
-    alpha: PositiveFloat = 32.0
+    alpha: PositiveInt = 32
     dropout: Fraction = 0.0
     target_modules: tuple[str, ...] | Literal["all-linear"] = "all-linear"
 

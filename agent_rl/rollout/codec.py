@@ -55,12 +55,12 @@ class HFCodec:
             return self.encode("\n".join(message["content"] for message in messages))
         with self._lock:
             ids = self._tokenizer.apply_chat_template(
-                [dict(message) for message in messages],
+                [{"role": message["role"], "content": message["content"]} for message in messages],
                 add_generation_prompt=True,
                 tokenize=True,
                 return_dict=False,
             )
-        return [int(token) for token in ids]
+        return [int(token) for token in ids]  # type: ignore[arg-type]  # one conversation: a flat list of ids
 
     def encode(self, text: str) -> list[int]:
         with self._lock:
@@ -68,11 +68,13 @@ class HFCodec:
 
     def decode(self, ids: Sequence[int]) -> str:
         with self._lock:
-            return self._tokenizer.decode(
-                list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
-            )
+            text = self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        assert isinstance(text, str)
+        return text
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Text of each token by itself (special tokens shown), for display only."""
         with self._lock:
-            return self._tokenizer.batch_decode([[token] for token in ids], clean_up_tokenization_spaces=False)
+            return self._tokenizer.batch_decode(
+                [[token] for token in ids], clean_up_tokenization_spaces=False
+            )

@@ -186,8 +186,10 @@ async def _observe(trajectory: Trajectory, spec: RolloutSpec, action: CallAction
         trajectory.turns[-1] = replace(turn, observation=text)
         return
     began = time.perf_counter()
+    # The policy's own arguments come last: it may ask for what the tool's schema lets it ask for.
+    arguments = {**spec.task.tool_arguments.get(action.tool, {}), **action.arguments}
     result = await spec.tools.call(
-        action.tool, action.arguments, session=trajectory.session, deadline_s=limits.tool_timeout_s
+        action.tool, arguments, session=trajectory.session, deadline_s=limits.tool_timeout_s
     )
     if result.status == "overloaded":
         raise ToolOverloaded(f"the tool server did not start the call: {result.text}")
@@ -199,7 +201,7 @@ async def _observe(trajectory: Trajectory, spec: RolloutSpec, action: CallAction
     trajectory.turns[-1] = replace(
         turn,
         tool=action.tool,
-        arguments=action.arguments,
+        arguments=arguments,
         tool_status=result.status,
         observation=text,
         tool_s=time.perf_counter() - began,

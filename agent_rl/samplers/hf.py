@@ -169,7 +169,11 @@ class HFSampler:
         slab = self._slab
         assert slab is not None
         stash = self._stashes.pop(request.session, None)
-        if stash is not None and request.ids[: len(stash.ids)] == stash.ids and len(stash.ids) < len(request.ids):
+        if (
+            stash is not None
+            and request.ids[: len(stash.ids)] == stash.ids
+            and len(stash.ids) < len(request.ids)
+        ):
             slab.load(row, stash.kv)
             self.stats.reused_tokens += len(stash.ids)
         key = tuple(request.ids)

@@ -25,14 +25,28 @@ INPUTS = {
     "resp": [0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4],
     "mask": [1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 0, 1],
     "p": [0.97, 0.15, 0.24, 0.62, 0.003, 0.9995, 0.05, 0.3, 0.88, 0.00001, 0.2, 0.45, 0.5, 0.0001],
-    "p_old": [0.95098, 1 / 9, 0.258064516, 0.62, 0.0042857142857, 0.999, 0.03125, 0.4, 0.8, 3.333e-6, 0.173913043]
+    "p_old": [
+        0.95098,
+        1 / 9,
+        0.258064516,
+        0.62,
+        0.0042857142857,
+        0.999,
+        0.03125,
+        0.4,
+        0.8,
+        3.333e-6,
+        0.173913043,
+    ]
     + [0.529411765, 0.8333333333, 0.0000833333],
 }
 
 
 def load_vectors() -> dict:
     if not VECTORS.is_file():
-        pytest.skip(f"reference values {VECTORS} are not here; test_reference_numbers still checks the losses")
+        pytest.skip(
+            f"reference values {VECTORS} are not here; test_reference_numbers still checks the losses"
+        )
     return json.loads(VECTORS.read_text())
 
 

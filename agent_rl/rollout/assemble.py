@@ -1,0 +1,106 @@
+"""From a run's configuration to the parts that its rollouts need: task, codec, limits, tools."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent_rl.config.schema import RunConfig
+from agent_rl.errors import InfrastructureError, UsageError
+from agent_rl.rollout.codec import HFCodec
+from agent_rl.rollout.engine import RolloutSpec
+from agent_rl.rollout.groups import GroupPlan
+from agent_rl.rollout.limits import RolloutLimits
+from agent_rl.rollout.protocol import GRAMMARS
+from agent_rl.rollout.tool_client import ToolClient
+from agent_rl.samplers.base import Sampler
+from tasks.base import Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+def make_task(config: RunConfig) -> Task:
+    from tasks.search import SearchTask
+
+    settings = config.task.model_dump()
+    settings.pop("kind")
+    return SearchTask(settings.pop("data"), **settings)
+
+
+def make_codec(config: RunConfig, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> HFCodec:
+    """The codec with every id that ends a turn: the tokenizer's and those of the generation config."""
+    eos = getattr(model.generation_config, "eos_token_id", None)
+    ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
+    return HFCodec(tokenizer, config.model.prompt_format, ids)
+
+
+def make_limits(config: RunConfig) -> RolloutLimits:
+    rollout = config.rollout
+    return RolloutLimits(
+        max_turns=rollout.max_turns,
+        max_turn_tokens=rollout.max_turn_tokens,
+        max_response_tokens=rollout.max_response_tokens,
+        max_observation_tokens=rollout.max_observation_tokens,
+        max_prompt_tokens=rollout.max_prompt_tokens,
+        rollout_timeout_s=rollout.rollout_timeout_s,
+        tool_timeout_s=config.tools.call_timeout_s,
+    )
+
+
+def make_spec(
+    config: RunConfig, task: Task, codec: HFCodec, sampler: Sampler, tools: ToolClient, *, temperature: float
+) -> RolloutSpec:
+    return RolloutSpec(
+        task=task,
+        sampler=sampler,
+        tools=tools,
+        grammar=GRAMMARS[config.rollout.grammar],
+        codec=codec,
+        limits=make_limits(config),
+        temperature=temperature,
+        correct_invalid_action=config.rollout.correct_invalid_action,
+    )
+
+
+def make_plan(config: RunConfig, *, size: int) -> GroupPlan:
+    rollout = config.rollout
+    return GroupPlan(size, min(rollout.min_group, size), rollout.retries, rollout.max_in_flight)
+
+
+def make_tools(config: RunConfig) -> ToolClient:
+    token = None
+    if config.tools.token_file is not None:
+        try:
+            token = Path(config.tools.token_file).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise UsageError(f"tools.token_file={config.tools.token_file}: {error.strerror}") from error
+    return ToolClient(
+        config.tools.url,
+        token=token,
+        call_timeout_s=config.tools.call_timeout_s,
+        max_connections=config.tools.max_connections,
+    )
+
+
+def start_tools(config: RunConfig, stack: ExitStack) -> None:
+    """Start the run's own tool server where ``tools.autostart`` asks for one; ``stack`` stops it."""
+    if config.tools.autostart:
+        from agent_rl.rollout.autostart import autostarted_tool_server
+
+        log = Path(config.run_dir) / "tool_server.log"
+        stack.enter_context(autostarted_tool_server(config.tools, log))
+
+
+async def check_tools(config: RunConfig, tools: ToolClient) -> None:
+    """Raise UsageError, with what to type, unless a tool server answers at ``tools.url`` and is ready."""
+    try:
+        await tools.health()
+    except InfrastructureError as error:
+        port = config.tools.url.rsplit(":", 1)[-1].strip("/")
+        raise UsageError(
+            f"no tool server answers at {config.tools.url} ({error}); start one in another terminal:\n"
+            f"  agent-rl serve-tools index={config.tools.index} port={port}\n"
+            "or let the run start its own: add tools.autostart=true"
+        ) from error

@@ -1,0 +1,93 @@
+"""Checkpoints: everything a run needs to go on exactly where it was. The manifest is written last."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent_rl.errors import ArtifactError
+from agent_rl.train.policy import Policy
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    path: Path
+    step: int
+
+    @property
+    def model_dir(self) -> Path:
+        """The weights as transformers loads them, with the tokenizer."""
+        return self.path / "model"
+
+
+def save_checkpoint(
+    run_dir: Path, step: int, policy: Policy, tokenizer: PreTrainedTokenizerBase, *, keep: int
+) -> Checkpoint:
+    """Write ``checkpoints/step_NNNNNN`` atomically, then drop the oldest beyond ``keep``."""
+    from safetensors.torch import save_file
+
+    folder = run_dir / "checkpoints"
+    target = folder / f"step_{step:06d}"
+    partial = folder / f".step_{step:06d}.partial"
+    for stale in folder.glob(".step_*.partial"):
+        shutil.rmtree(stale)
+    try:
+        partial.mkdir(parents=True)
+        policy.save_pretrained(str(partial / "model"))
+        tokenizer.save_pretrained(str(partial / "model"))
+        save_file(policy.state(), str(partial / "trainer.safetensors"))
+        sizes = {
+            str(file.relative_to(partial)): file.stat().st_size
+            for file in sorted(partial.rglob("*"))
+            if file.is_file()
+        }
+        manifest = {"format": FORMAT, "step": step, "files": sizes}
+        (partial / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        if target.exists():
+            shutil.rmtree(target)
+        os.replace(partial, target)
+    except BaseException:
+        # A full disk must not stay full because of half a checkpoint.
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    for old in find_checkpoints(run_dir)[:-keep]:
+        shutil.rmtree(old.path)
+    return Checkpoint(target, step)
+
+
+def find_checkpoints(run_dir: Path) -> list[Checkpoint]:
+    """Complete checkpoints, oldest first; one without its manifest or with a short file does not count."""
+    found = []
+    for path in sorted((run_dir / "checkpoints").glob("step_*")):
+        manifest = _manifest(path)
+        if manifest is not None:
+            found.append(Checkpoint(path, int(manifest["step"])))
+    return found
+
+
+def _manifest(path: Path) -> dict[str, Any] | None:
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        complete = all((path / name).stat().st_size == size for name, size in manifest["files"].items())
+    except (OSError, ValueError, KeyError):
+        return None
+    return manifest if complete else None
+
+
+def load_checkpoint(checkpoint: Checkpoint, policy: Policy) -> None:
+    from safetensors.torch import load_file
+
+    manifest = _manifest(checkpoint.path)
+    if manifest is None or manifest["format"] != FORMAT:
+        raise ArtifactError(f"{checkpoint.path} is not a complete checkpoint of format {FORMAT}")
+    policy.load_state(load_file(str(checkpoint.path / "trainer.safetensors"), device=str(policy.device)))

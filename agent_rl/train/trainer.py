@@ -1,0 +1,440 @@
+"""The embedded trainer: warm-up, then rollouts and updates in turn, with checkpoints, evaluation and resume."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent_rl.algo.objective import Objective
+from agent_rl.algo.weights import constant_weight_warning
+from agent_rl.config.schema import RunConfig
+from agent_rl.errors import TrainingError
+from agent_rl.evaluation import run as evaluation
+from agent_rl.rollout.assemble import (
+    check_tools,
+    make_codec,
+    make_plan,
+    make_spec,
+    make_task,
+    make_tools,
+    start_tools,
+)
+from agent_rl.rollout.engine import RolloutSpec
+from agent_rl.rollout.groups import Group, run_groups
+from agent_rl.rollout.record import trajectory_record, write_records
+from agent_rl.rollout.statistics import rollout_metrics
+from agent_rl.rollout.tool_client import ToolClient
+from agent_rl.train.batch import TrainSequence
+from agent_rl.train.checkpoint import save_checkpoint
+from agent_rl.train.console import progress
+from agent_rl.train.interrupt import InterruptFlag
+from agent_rl.train.metrics import MetricsLog
+from agent_rl.train.order import ItemOrder
+from agent_rl.train.policy import Policy, learning_rate, load_model
+from agent_rl.train.run_dir import RunDir
+from agent_rl.train.update import Mismatch, UpdateSettings, store_old_logprobs, update
+from agent_rl.train.warmup import OracleSampler, oracle_trajectories, supervised_epochs, supervised_step
+from tasks.base import TaskItem
+
+if TYPE_CHECKING:
+    from agent_rl.samplers.hf import HFSampler
+
+Log = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """``step``: RL steps done in all. ``interrupted``: ended early by Ctrl-C, with a checkpoint."""
+
+    run_dir: Path
+    step: int
+    interrupted: bool = False
+
+
+def train(config: RunConfig, *, log: Log = print) -> TrainResult:
+    """Train as ``config`` says, or go on where the run in ``config.run_dir`` stopped.
+
+    Raises UsageError (no tool server, a run that may not be touched), ConfigError, TrainingError, ArtifactError.
+    """
+    return _run(config, log, rl=True)
+
+
+def warmup(config: RunConfig, *, log: Log = print) -> TrainResult:
+    """The supervised warm-up alone; `train` with the same run_dir goes on from it."""
+    if config.warmup.traces == 0:
+        from agent_rl.errors import ConfigError
+
+        raise ConfigError("warmup.traces=0: there is nothing to do; give warmup.traces=200, say")
+    return _run(config, log, rl=False)
+
+
+def _run(config: RunConfig, log: Log, *, rl: bool) -> TrainResult:
+    from agent_rl.models import resolve_model_path
+
+    run_dir = RunDir(Path(config.run_dir))
+    with ExitStack() as stack:
+        stack.enter_context(run_dir.lock())
+        start = run_dir.prepare(config, log)
+        if start is not None and start.step >= (config.train.steps if rl else 0):
+            log(f"{config.run_dir} is already at step {start.step}: nothing left to do")
+            return TrainResult(run_dir.path, start.step)
+        task = make_task(config)
+        start_tools(config, stack)
+        asyncio.run(
+            _check_server(config)
+        )  # before the model is loaded: the commonest mistake is quick to see
+        if config.backend.threads:
+            import torch
+
+            torch.set_num_threads(config.backend.threads)
+        model, tokenizer = load_model(resolve_model_path(config.model.path), config.model)
+        policy = Policy(model, config.model, config.train.optim)
+        trainer = Trainer(config, run_dir, task, policy, tokenizer, log)
+        stack.callback(trainer.close)
+        if start is not None:
+            trainer.resume(start)
+        interrupt = stack.enter_context(InterruptFlag(log))
+        return asyncio.run(trainer.run(interrupt, rl=rl))
+
+
+async def _check_server(config: RunConfig) -> None:
+    async with make_tools(config) as tools:
+        await check_tools(config, tools)
+
+
+class Trainer:
+    """State of one run. ``step`` counts finished RL steps; -1 before the warm-up is over."""
+
+    def __init__(
+        self, config: RunConfig, run_dir: RunDir, task: Any, policy: Policy, tokenizer: Any, log: Log
+    ) -> None:
+        from agent_rl.samplers.hf import HFSampler
+
+        self.config, self.run_dir, self.task, self.policy = config, run_dir, task, policy
+        self.tokenizer, self.log = tokenizer, log
+        self.objective = Objective(config.algo)
+        self.codec = make_codec(config, policy.model, tokenizer)
+        self.sampler: HFSampler = HFSampler(policy.model, self.codec, max_batch=config.sampler.max_batch)
+        self.metrics = MetricsLog(run_dir.path, config.logging, config.model_dump(mode="json"), log)
+        self.step = -1
+        self.checkpointed = -1
+        self.order = ItemOrder(self._usable(task.items("train")), config.seed)
+        self.settings = UpdateSettings(
+            temperature=config.rollout.temperature or 1.0,
+            max_batch_tokens=config.train.max_batch_tokens,
+            logprob_chunk_tokens=config.train.logprob_chunk_tokens,
+            drop_uniform_groups=config.train.drop_uniform_groups_from_batch,
+        )
+        warning = constant_weight_warning(config.algo.token_weight)
+        if warning:
+            log(f"warning: {warning}")
+
+    def _usable(self, items: Sequence[TaskItem]) -> list[TaskItem]:
+        """Items whose prompt fits (verl-project/verl#3936: dropped at load with numbers, never cut)."""
+        limit = self.config.rollout.max_prompt_tokens
+        usable, first = [], ""
+        for item in items:
+            length = len(self.codec.render(self.task.messages(item)))
+            if length <= limit:
+                usable.append(item)
+            elif not first:
+                first = f"first, {item.id}: {length} > {limit}"
+        dropped = len(items) - len(usable)
+        if dropped:
+            self.log(f"{dropped} of {len(items)} questions are left out: prompt too long in tokens ({first})")
+        if not usable:
+            raise TrainingError(
+                f"no training question is usable ({len(items)} read, {dropped} too long); "
+                f"see task.data and rollout.max_prompt_tokens={limit}"
+            )
+        return usable
+
+    def resume(self, start: Any) -> None:
+        from agent_rl.train.checkpoint import load_checkpoint
+
+        load_checkpoint(start, self.policy)
+        self.step = self.checkpointed = start.step
+        self.sampler.policy_updated(start.step)
+        dropped = self.metrics.rewind(start.step)
+        self.log(
+            f"resuming {self.config.run_dir} after step {start.step}"
+            + (
+                f"; {dropped} later lines of metrics.jsonl dropped, their steps are done again"
+                if dropped
+                else ""
+            )
+        )
+
+    def close(self) -> None:
+        self.sampler.close()
+        self.metrics.close()
+
+    # ------------------------------------------------------------ phases
+
+    async def run(self, interrupt: InterruptFlag, *, rl: bool) -> TrainResult:
+        async with make_tools(self.config) as tools:
+            spec = make_spec(
+                self.config,
+                self.task,
+                self.codec,
+                self.sampler,
+                tools,
+                temperature=self.config.rollout.temperature,
+            )
+            finished = await interrupt.guard(self._phases(spec, tools, interrupt, rl=rl))
+        if not finished and self.step >= 0:
+            self._checkpoint()
+            self.log(f"stopped after step {self.step}; the same command goes on from there")
+        return TrainResult(self.run_dir.path, max(self.step, 0), interrupted=not finished)
+
+    async def _phases(
+        self, spec: RolloutSpec, tools: ToolClient, interrupt: InterruptFlag, *, rl: bool
+    ) -> None:
+        if self.step < 0:
+            if self.config.warmup.traces:
+                await self._warmup(spec, interrupt)
+            self.step = 0
+            if self.config.warmup.traces:
+                self._checkpoint()
+        if not rl:
+            return
+        self._freeze_reference()
+        if self.config.eval.before:
+            await self._evaluate(spec, "before")
+        first = self.step + 1
+        for step in range(first, self.config.train.steps + 1):
+            await self._step(step, spec)
+            interrupt.check()
+        if self.step < self.config.train.steps:
+            raise TrainingError(f"steps {first} to {self.config.train.steps} were due, but none was done")
+        self._checkpoint()
+        if self.config.eval.after:
+            await self._evaluate(spec, "after")
+
+    async def _warmup(self, spec: RolloutSpec, interrupt: InterruptFlag) -> None:
+        settings = self.config.warmup
+        if settings.traces > len(self.order.items):
+            self.log(
+                f"warmup.traces={settings.traces}, but there are {len(self.order.items)} training questions"
+            )
+        items = self.order.take(0, min(settings.traces, len(self.order.items)), label="warmup")
+        with progress("demonstrations", len(items), "traces", self.log) as advance:
+            oracle = OracleSampler(spec)
+            traces = await oracle_trajectories(
+                items, replace(spec, sampler=oracle), on_done=lambda _: advance()
+            )
+        batches = supervised_epochs(len(traces), settings.epochs, settings.batch_size, self.config.seed)
+        with progress("warm-up", len(batches), "updates", self.log) as advance:
+            for index, batch in enumerate(batches):
+                found = supervised_step(
+                    self.policy,
+                    [traces[place] for place in batch],
+                    lr=settings.lr,
+                    max_batch_tokens=self.config.train.max_batch_tokens,
+                    chunk_tokens=self.config.train.logprob_chunk_tokens,
+                )
+                self.metrics.write("warmup", index + 1 - len(batches), found)
+                advance()
+                await asyncio.sleep(0)  # lets Ctrl-C in between two updates
+                interrupt.check()
+        self.sampler.policy_updated(0)
+        self.log(
+            f"warm-up: {len(traces)} demonstrations, {len(batches)} updates, last loss {found['warmup/loss']:.3f}"
+        )
+
+    async def _step(self, step: int, spec: RolloutSpec) -> None:
+        began = time.perf_counter()
+        config = self.config
+        items = self.order.take((step - 1) * config.train.prompts_per_step, config.train.prompts_per_step)
+        plan = make_plan(config, size=config.rollout.group_size)
+        with progress(f"step {step} rollouts", len(items) * plan.size, "trajectories", self.log) as advance:
+            groups = await run_groups(
+                items, spec, plan, seed=config.seed, label=f"train/{step}", on_done=lambda _: advance()
+            )
+        rollout_s = time.perf_counter() - began
+        found = rollout_metrics(groups)
+        self._check_failures(step, groups, found)
+        sequences = self._sequences(groups)
+        found |= self._updates(step, [sequence for sequence in sequences.values() if sequence is not None])
+        self.step = step
+        self.sampler.policy_updated(step)
+        found |= self._sampler_metrics(rollout_s)
+        if step % config.train.save_trajectories_every_steps == 0:
+            self._save_trajectories(step, groups, sequences)
+        if step % config.train.checkpoint_every_steps == 0 and step < config.train.steps:
+            saving = time.perf_counter()
+            self._checkpoint()
+            found["time/checkpoint_s"] = time.perf_counter() - saving
+        found |= {"time/rollout_s": rollout_s, "time/step_s": time.perf_counter() - began}
+        every = config.eval.every_steps
+        if every and step % every == 0 and step < config.train.steps:
+            result = await self._evaluate(spec, f"step_{step:06d}")
+            found |= {
+                f"eval/{mode}_em": result.summary[mode]["em"]["mean"]
+                for mode in ("greedy", "sampled")
+                if mode in result.summary
+            }
+        self.metrics.write("train", step, found)
+        self.log(_line(step, config.train.steps, found))
+
+    def _check_failures(self, step: int, groups: Sequence[Group], found: dict[str, float]) -> None:
+        failed = found["rollout/failed"] / found["rollout/trajectories"]
+        if failed > self.config.rollout.max_failed_fraction:
+            broken = next(t for group in groups for t in group.trajectories if not t.scored)
+            reason = broken.failure.message if broken.failure else str(broken.stop_reason)
+            raise TrainingError(
+                f"step {step}: {failed:.0%} of the rollouts were broken (rollout.max_failed_fraction="
+                f"{self.config.rollout.max_failed_fraction:g}); first: {reason}. Step {self.checkpointed} is in the "
+                "last checkpoint: mend the cause and give the same command to go on"
+            )
+
+    def _sequences(self, groups: Sequence[Group]) -> dict[str, TrainSequence | None]:
+        """By session, what is trained on; None for trajectories that are not (unscored, or of a dropped group)."""
+        members = [(place, t) for place, group in enumerate(groups) for t in group.trajectories]
+        kept = [groups[place].kept for place, _ in members]
+        advantages = self.objective.advantages(
+            [
+                t.score.value if t.score is not None and keep else None
+                for (_, t), keep in zip(members, kept, strict=True)
+            ],
+            [place for place, _ in members],
+        )
+        made: dict[str, TrainSequence | None] = {}
+        for (place, trajectory), keep, advantage in zip(members, kept, advantages.tolist(), strict=True):
+            made[trajectory.session] = None
+            if keep and trajectory.scored:
+                ledger = trajectory.ledger
+                made[trajectory.session] = TrainSequence(
+                    ledger.input_ids, ledger.loss_mask, ledger.logprobs, advantage, group=place
+                )
+        return made
+
+    def _updates(self, step: int, sequences: Sequence[TrainSequence]) -> dict[str, float]:
+        """``updates_per_rollout`` optimiser steps, each on whole groups; metrics are their means."""
+        count = self.config.train.updates_per_rollout
+        if not sequences:
+            return {"objective/empty_batch": 1.0}
+        if count > 1:
+            store_old_logprobs(self.policy, sequences, self.settings)
+        places = sorted({sequence.group for sequence in sequences})
+        mismatch = Mismatch()
+        collected: list[dict[str, float]] = []
+        for index in range(count):
+            chosen = set(places[index::count])
+            batch = [sequence for sequence in sequences if sequence.group in chosen]
+            if not batch:
+                continue
+            rate = learning_rate(
+                self.config.train.optim, (step - 1) * count + index, self.config.train.steps * count
+            )
+            collected.append(
+                update(
+                    self.policy,
+                    self.objective,
+                    batch,
+                    self.settings,
+                    lr=rate,
+                    mismatch=mismatch if index == 0 else None,
+                )
+            )
+        found = {
+            name: sum(metrics.get(name, 0.0) for metrics in collected) / len(collected)
+            for name in {name for metrics in collected for name in metrics}
+        }
+        found["time/update_s"] = sum(metrics["time/update_s"] for metrics in collected)
+        return dict(sorted(found.items())) | mismatch.metrics()
+
+    def _sampler_metrics(self, rollout_s: float) -> dict[str, float]:
+        stats = self.sampler.take_stats()
+        return {
+            "sampler/decoded_tokens_per_s": stats.decoded_tokens / rollout_s,
+            "sampler/prefilled_tokens": float(stats.prefilled_tokens),
+            "sampler/reused_tokens": float(stats.reused_tokens),
+            "sampler/shared_prompt_tokens": float(stats.shared_prompt_tokens),
+            "sampler/mean_batch": stats.decoded_tokens / max(stats.decode_passes, 1),
+        }
+
+    def _save_trajectories(
+        self, step: int, groups: Sequence[Group], sequences: dict[str, TrainSequence | None]
+    ) -> None:
+        def records() -> Any:
+            for group in groups:
+                for trajectory in group.trajectories:
+                    sequence = sequences[trajectory.session]
+                    yield trajectory_record(
+                        trajectory,
+                        self.codec,
+                        step=step,
+                        split="train",
+                        advantage=None if sequence is None else sequence.advantage,
+                        weights=None if sequence is None else sequence.weights,
+                    )
+
+        write_records(self.run_dir.trajectories(step), records())
+
+    def _checkpoint(self) -> None:
+        if self.checkpointed == self.step:
+            return
+        save_checkpoint(
+            self.run_dir.path, self.step, self.policy, self.tokenizer, keep=self.config.train.keep_checkpoints
+        )
+        self.checkpointed = self.step
+
+    def _freeze_reference(self) -> None:
+        """The reference is the policy as RL began: kept in the run directory, so that a resumed run has it."""
+        if not self.objective.needs_reference or self.policy.adapter is not None:
+            if self.objective.needs_reference:
+                self.policy.freeze_reference()
+            return
+        if self.step == 0:
+            self.policy.freeze_reference()
+            self.run_dir.save_reference(self.policy)
+        else:
+            self.policy.reference = self.run_dir.load_reference(self.config.model)
+
+    async def _evaluate(self, spec: RolloutSpec, label: str) -> evaluation.EvalResult:
+        folder = self.run_dir.path / "eval"
+        saved = evaluation.load(folder, label)
+        if saved is not None and saved.summary["step"] == self.step:
+            return saved  # done before the run was stopped
+        items = evaluation.choose_items(
+            self.task, self.config.eval.split, self.config.eval.questions, self.config.eval.seed
+        )
+        result = await evaluation.evaluate(
+            self.config, spec, items, label=label, step=self.step, log=self.log
+        )
+        self.sampler.take_stats()
+        evaluation.save(result, folder)
+        self.log(evaluation.describe(result))
+        before = evaluation.load(folder, "before")
+        if label == "after" and before is not None:
+            comparison = evaluation.compare(before, result)
+            evaluation.save_comparison(comparison, folder)
+            for name, found in comparison.items():
+                self.log(
+                    f"{name}: {found['mean']:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}] (paired, 95 %)"
+                )
+        return result
+
+
+def _line(step: int, steps: int, found: dict[str, float]) -> str:
+    def show(name: str, label: str, digits: int = 3) -> str:
+        return f" {label} {found[name]:.{digits}f}" if name in found else ""
+
+    return (
+        f"step {step}/{steps}"
+        + show("reward/mean", "reward")
+        + show("reward/em", "EM")
+        + show("rollout/searches_mean", "searches", 2)
+        + show("objective/grad_norm", "grad", 2)
+        + show("weight/mean", "w", 2)
+        + show("objective/entropy", "entropy")
+        + show("mismatch/mean_abs_logp", "mismatch", 4)
+        + show("rollout/failed", "failed", 0)
+        + f" | rollout {found['time/rollout_s']:.1f} s, update {found.get('time/update_s', 0.0):.1f} s"
+    )

@@ -1,0 +1,183 @@
+"""One optimiser update: micro-batches of one optimiser batch, normalised over all of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from agent_rl.algo.diagnostics import ObjectiveDiagnostics
+from agent_rl.algo.objective import Objective
+from agent_rl.algo.records import BatchCounts, LossOutput, TokenBatch
+from agent_rl.errors import TrainingError
+from agent_rl.train.batch import MicroBatch, TrainSequence, make_micro_batches
+from agent_rl.train.logprobs import TokenLogprobs, token_logprobs
+from agent_rl.train.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateSettings:
+    temperature: float
+    max_batch_tokens: int
+    logprob_chunk_tokens: int
+    drop_uniform_groups: bool
+
+
+@dataclass(slots=True)
+class Mismatch:
+    """|log-probability of the sampler - of the trainer| over the trained tokens of a step."""
+
+    differences: list[Tensor] = field(default_factory=list)
+
+    def metrics(self) -> dict[str, float]:
+        if not self.differences:
+            return {}
+        difference = torch.cat(self.differences).double()
+        return {
+            "mismatch/mean_abs_logp": float(difference.abs().mean()),
+            "mismatch/max_abs_logp": float(difference.abs().max()),
+            # A short run of tokens may differ much; the mean ratio says whether there is a bias.
+            "mismatch/mean_ratio": float(difference.exp().mean()),
+        }
+
+
+def count_batch(sequences: Sequence[TrainSequence]) -> BatchCounts:
+    """Counts of an optimiser batch; a sequence's index is its place, its group ``TrainSequence.group``."""
+    trained = torch.tensor([sequence.trained for sequence in sequences])
+    places = torch.arange(len(sequences)).repeat_interleave(trained)
+    groups = torch.tensor([sequence.group for sequence in sequences]).repeat_interleave(trained)
+    return BatchCounts.of(torch.ones(len(places), dtype=torch.bool), places, groups)
+
+
+def store_old_logprobs(policy: Policy, sequences: Sequence[TrainSequence], settings: UpdateSettings) -> None:
+    """The policy's log-probabilities before the first of several updates on the same rollouts."""
+    batches = make_micro_batches(sequences, settings.max_batch_tokens, policy.device)
+    with torch.no_grad():
+        for batch in batches:
+            found = _logprobs(policy, batch, settings)
+            for row, index in enumerate(batch.sequences):
+                sequences[index].old_logprobs = found.logp[batch.rows == row].cpu()
+
+
+def update(
+    policy: Policy,
+    objective: Objective,
+    sequences: Sequence[TrainSequence],
+    settings: UpdateSettings,
+    *,
+    lr: float,
+    mismatch: Mismatch | None = None,
+) -> dict[str, float]:
+    """One AdamW step on ``sequences``; returns metrics.
+
+    The loss is a sum over trained tokens divided by counts of the whole batch, so the result does not depend on
+    how it is cut into micro-batches. ``mismatch`` is filled on the first update after a rollout, while the
+    policy is still the one that sampled. Raises TrainingError for a loss or gradient that is not finite.
+    """
+    counts = count_batch(sequences)
+    began = time.perf_counter()
+    diagnostics = ObjectiveDiagnostics(objective.config)
+    # Without a KL term, advantage 0 is gradient 0 exactly; the counts above still hold those tokens.
+    skip = settings.drop_uniform_groups and not objective.needs_reference
+    worked = [
+        index
+        for index, sequence in enumerate(sequences)
+        if sequence.trained and not (skip and sequence.advantage == 0)
+    ]
+    chosen = [sequences[index] for index in worked]
+    loss = 0.0
+    policy.model.train()
+    for batch in make_micro_batches(chosen, settings.max_batch_tokens, policy.device):
+        found = _logprobs(policy, batch, settings)
+        tokens = _token_batch(policy, objective, chosen, worked, batch, found, counts, settings)
+        out = objective.loss(tokens)
+        if not torch.isfinite(out.loss):
+            raise TrainingError(f"the loss is {float(out.loss)}: the step was not taken")
+        out.loss.backward()
+        loss += float(out.loss.detach())
+        diagnostics.add(tokens, out, found.entropy)
+        _record(chosen, batch, out, found, mismatch)
+    policy.model.eval()
+    norm = policy.step(lr)
+    return {
+        "objective/loss": loss,
+        "objective/grad_norm": norm,
+        "objective/lr": lr,
+        "objective/empty_batch": float(counts.tokens == 0),
+        "objective/trained_tokens": float(counts.tokens),
+        "objective/forward_sequences": float(len(chosen)),
+        "time/update_s": time.perf_counter() - began,
+        **diagnostics.metrics(),
+    }
+
+
+def _logprobs(policy: Policy, batch: MicroBatch, settings: UpdateSettings) -> TokenLogprobs:
+    return token_logprobs(
+        policy.model, batch, temperature=settings.temperature, chunk_tokens=settings.logprob_chunk_tokens
+    )
+
+
+def _token_batch(
+    policy: Policy,
+    objective: Objective,
+    chosen: Sequence[TrainSequence],
+    worked: Sequence[int],
+    batch: MicroBatch,
+    found: TokenLogprobs,
+    counts: BatchCounts,
+    settings: UpdateSettings,
+) -> TokenBatch:
+    members = [chosen[index] for index in batch.sequences]
+    device = found.logp.device
+
+    def per_token(values: list[float] | list[int], dtype: torch.dtype) -> Tensor:
+        return torch.tensor(values, dtype=dtype, device=device)[batch.rows]
+
+    if all(member.old_logprobs is not None for member in members):
+        logp_old = torch.cat([m.old_logprobs for m in members if m.old_logprobs is not None]).to(device)
+    else:
+        logp_old = found.logp.detach()  # strictly on-policy: the ratio is 1 by definition
+    logp_ref = None
+    if objective.needs_reference:
+        assert policy.reference is not None, "the reference must be frozen before the first update"
+        with torch.no_grad(), policy.reference_mode():
+            logp_ref = token_logprobs(
+                policy.reference,
+                batch,
+                temperature=settings.temperature,
+                chunk_tokens=settings.logprob_chunk_tokens,
+            ).logp
+    return TokenBatch(
+        logp=found.logp,
+        logp_old=logp_old,
+        logp_ref=logp_ref,
+        logit=found.logit,
+        advantage=per_token([member.advantage for member in members], torch.float32),
+        mask=torch.ones_like(found.logp, dtype=torch.bool),
+        sequence=per_token([worked[index] for index in batch.sequences], torch.long),
+        group=per_token([member.group for member in members], torch.long),
+        counts=counts,
+    )
+
+
+def _record(
+    chosen: Sequence[TrainSequence],
+    batch: MicroBatch,
+    out: LossOutput,
+    found: TokenLogprobs,
+    mismatch: Mismatch | None,
+) -> None:
+    """Write the weights onto the sequences and note the sampler's distance from the trainer."""
+    weights, rows, places = out.weight.tolist(), batch.rows.tolist(), batch.places.tolist()
+    sampler = []
+    for weight, row, place in zip(weights, rows, places, strict=True):
+        sequence = chosen[batch.sequences[row]]
+        if sequence.weights is None:
+            sequence.weights = [None] * len(sequence.ids)
+        sequence.weights[place] = weight
+        sampler.append(sequence.sampler_logprobs[place])
+    if mismatch is not None:
+        mismatch.differences.append(found.logp.detach().cpu() - torch.tensor(sampler))
