@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -94,9 +95,18 @@ def start_tools(config: RunConfig, stack: ExitStack) -> None:
 
 
 async def check_tools(config: RunConfig, tools: ToolClient) -> None:
-    """Raise UsageError, with what to type, unless a tool server answers at ``tools.url`` and is ready."""
+    """Wait until the tool server at ``tools.url`` is ready (a large index takes minutes to load).
+
+    Raises UsageError, with what to type, where none answers or it says that it cannot serve.
+    """
     try:
-        await tools.health()
+        while (health := await tools.health())["status"] == "loading":
+            await asyncio.sleep(0.5)
+        if health["status"] != "ready":
+            raise UsageError(f"the tool server at {config.tools.url} cannot serve: {health}")
+        lacking = set(make_task(config).tools) - set(health.get("tools", ()))
+        if lacking:
+            raise UsageError(f"the tool server at {config.tools.url} lacks {sorted(lacking)}: {health}")
     except InfrastructureError as error:
         port = config.tools.url.rsplit(":", 1)[-1].strip("/")
         raise UsageError(
