@@ -20,9 +20,12 @@ def draw(
     if not torch.isfinite(logprobs.amax(dim=-1)).all():
         raise ValueError("the model's logits are not finite")
     cumulative = logprobs.exp().cumsum(dim=-1)
-    # Scaled by the last entry, which rounding leaves a little beside 1: no draw can fall beyond the end.
-    targets = torch.tensor(uniforms, device=logits.device, dtype=torch.float32)[:, None] * cumulative[:, -1:]
-    drawn = torch.searchsorted(cumulative, targets, right=True)[:, 0].clamp_(max=logits.shape[-1] - 1)
+    # Scaled by the last entry, which rounding leaves a little beside 1, and kept below it: float32 rounds the
+    # largest uniforms up to 1, and a target equal to the end would draw the last token, however impossible.
+    end = cumulative[:, -1:]
+    targets = torch.tensor(uniforms, device=logits.device, dtype=torch.float32)[:, None] * end
+    targets = torch.minimum(targets, torch.nextafter(end, torch.zeros_like(end)))
+    drawn = torch.searchsorted(cumulative, targets, right=True)[:, 0]
     ids = torch.where(greedy, logprobs.argmax(dim=-1), drawn)
     chosen = logprobs.gather(1, ids[:, None])[:, 0]
     return ids.tolist(), chosen.tolist()

@@ -8,6 +8,7 @@ members of a group share the prefill of their prompt.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import random
 import threading
@@ -21,7 +22,7 @@ from agent_rl.errors import SamplerError
 from agent_rl.rollout.codec import TokenCodec
 from agent_rl.samplers.base import Finish, SampledTurn, SamplingParams
 from agent_rl.samplers.draw import draw
-from agent_rl.samplers.kv_slab import KVSlab, Stash
+from agent_rl.samplers.kv_slab import KVSlab, Stash, check_attention
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -58,9 +59,11 @@ class HFSampler:
 
     The model may be the one that is trained: ``policy_updated(version)`` after each change of its weights drops
     the caches that the old weights made. Nothing may be sampling at that moment (RuntimeError otherwise).
+    Raises ConfigError for a model that it cannot serve (sliding windows, recurrent layers).
     """
 
     def __init__(self, model: PreTrainedModel, codec: TokenCodec, *, max_batch: int = 64) -> None:
+        check_attention(model.config.get_text_config())
         self._model, self._codec, self._max_batch = model, codec, max_batch
         self._device = model.device
         self._slab: KVSlab | None = None
@@ -68,8 +71,9 @@ class HFSampler:
         self._stashes: dict[str, Stash] = {}
         self._prompts: OrderedDict[tuple[int, ...], tuple[torch.Tensor, torch.Tensor]] = OrderedDict()
         self._inbox: queue.SimpleQueue[_Request | str | None] = queue.SimpleQueue()
-        self._pending = 0
+        self._pending, self._closed = 0, False
         self._pending_lock = threading.Lock()
+        self._pass_lock = threading.Lock()  # held by the worker from taking a turn to letting it go
         self.version = 0
         self.stats = SamplerStats()
         self._worker = threading.Thread(target=self._work, name="hf-sampler", daemon=True)
@@ -78,13 +82,13 @@ class HFSampler:
     # ------------------------------------------------------------ called from the event loop
 
     async def sample(self, ids: list[int], params: SamplingParams, *, session: str) -> SampledTurn:
-        if not self._worker.is_alive():
-            raise SamplerError("the sampler is closed")
         loop = asyncio.get_running_loop()
         request = _Request(list(ids), params, session, loop.create_future(), loop, random.Random(params.seed))
         with self._pending_lock:
+            if self._closed:
+                raise SamplerError("the sampler is closed")
             self._pending += 1
-        self._inbox.put(request)
+            self._inbox.put(request)
         try:
             return await request.future
         except asyncio.CancelledError:
@@ -101,9 +105,11 @@ class HFSampler:
         with self._pending_lock:
             if self._pending:
                 raise RuntimeError(f"the policy changed while {self._pending} turns were being sampled")
-        self.version = version
-        self._stashes.clear()
-        self._prompts.clear()
+        # The worker may still be in a pass for a turn that was cancelled, and would remember its prompt after us.
+        with self._pass_lock:
+            self.version = version
+            self._stashes.clear()
+            self._prompts.clear()
 
     def take_stats(self) -> SamplerStats:
         stats, self.stats = self.stats, SamplerStats()
@@ -111,6 +117,8 @@ class HFSampler:
 
     def close(self) -> None:
         """Stop the worker; turns still waiting end with SamplerError."""
+        with self._pending_lock:
+            self._closed = True  # under the lock, so that no turn stands behind the None in the inbox
         self._inbox.put(None)
         self._worker.join()
 
@@ -122,7 +130,7 @@ class HFSampler:
         while open_:
             open_ = self._take(waiting, block=not waiting and not self._active)
             try:
-                with torch.inference_mode():
+                with self._pass_lock, torch.inference_mode():
                     self._admit(waiting)
                     if self._active:
                         self._decode()
@@ -153,13 +161,15 @@ class HFSampler:
                 self._model.config.get_text_config(), self._max_batch, self._model.dtype, self._device
             )
         while waiting and len(self._active) < self._max_batch:
-            request = waiting.pop(0)
+            request = waiting[0]
             if request.cancelled:
+                waiting.pop(0)
                 continue
             row = len(self._active)
             self._slab.clear(row)
+            # It waits until it runs: an error on the way must find it in one of the two lists to end it.
             logits = self._prefill(request, row)
-            self._active.append(request)
+            self._active.append(waiting.pop(0))
             self._append(logits, [request])
             if self._finish(request) is not None:
                 self._release(row)
@@ -238,9 +248,10 @@ class HFSampler:
             return "stop", None
         stops = request.params.stop_strings
         if stops:
-            # A stop string that ends with the newest token starts at most its own length of tokens ago, as
-            # every token holds at least one character; a multi-byte character may take a few tokens more.
-            tail = self._codec.decode(request.sampled[-(max(map(len, stops)) + 4) :])
+            # A stop string that ends in the newest token starts at most as many tokens ago as it has bytes:
+            # a token may be less than a character, but not less than a byte.
+            longest = max(len(stop.encode()) for stop in stops)
+            tail = self._codec.decode(request.sampled[-longest:])
             found = [(tail.rfind(stop), stop) for stop in stops if stop in tail]
             if found:
                 return "stop", min(found)[1]
@@ -279,5 +290,5 @@ def _deliver(request: _Request, outcome: SampledTurn | SamplerError) -> None:
         else:
             request.future.set_exception(outcome)
 
-    if not request.loop.is_closed():
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for the turn any more
         request.loop.call_soon_threadsafe(settle)

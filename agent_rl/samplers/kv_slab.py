@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from transformers import Cache, PretrainedConfig
 
+from agent_rl.errors import ConfigError
+
 
 @dataclass(slots=True)
 class Stash:
@@ -19,6 +21,16 @@ class Stash:
 
     ids: list[int]
     kv: torch.Tensor
+
+
+def check_attention(config: PretrainedConfig) -> None:
+    """Raise ConfigError for a model with a layer that keeps anything but all keys and values of its past."""
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if kinds != {"full_attention"}:
+        raise ConfigError(
+            f"sampler.kind=hf serves models with full attention in every layer; {config.model_type} also has "
+            f"{sorted(kinds - {'full_attention'})}. Give another model.path"
+        )
 
 
 class KVSlab(Cache):
@@ -31,12 +43,6 @@ class KVSlab(Cache):
 
     def __init__(self, config: PretrainedConfig, rows: int, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__(layers=[])
-        kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-        if kinds != {"full_attention"}:
-            raise ValueError(
-                f"sampler.kind=hf serves models with full attention in every layer; {config.model_type} also has "
-                f"{sorted(kinds - {'full_attention'})}"
-            )
         self._layers = int(config.num_hidden_layers)
         self._heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
         self._dim = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
