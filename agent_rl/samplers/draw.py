@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 
 
-def draw(
-    logits: torch.Tensor, temperatures: list[float], uniforms: list[float]
-) -> tuple[list[int], list[float]]:
+def draw(logits: torch.Tensor, temperatures: list[float], uniforms: list[float]) -> tuple[list[int], list[float]]:
     """One token a row from logits [B, V] by inverting the cumulative distribution at ``uniforms`` [B] in [0, 1).
 
     Returns ids [B] and their log-probabilities [B] (float32 log-softmax of logits / temperature). A temperature

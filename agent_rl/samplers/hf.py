@@ -157,9 +157,7 @@ class HFSampler:
 
     def _admit(self, waiting: list[_Request]) -> None:
         if self._slab is None:
-            self._slab = KVSlab(
-                self._model.config.get_text_config(), self._max_batch, self._model.dtype, self._device
-            )
+            self._slab = KVSlab(self._model.config.get_text_config(), self._max_batch, self._model.dtype, self._device)
         while waiting and len(self._active) < self._max_batch:
             request = waiting[0]
             if request.cancelled:
@@ -179,11 +177,7 @@ class HFSampler:
         slab = self._slab
         assert slab is not None
         stash = self._stashes.pop(request.session, None)
-        if (
-            stash is not None
-            and request.ids[: len(stash.ids)] == stash.ids
-            and len(stash.ids) < len(request.ids)
-        ):
+        if stash is not None and request.ids[: len(stash.ids)] == stash.ids and len(stash.ids) < len(request.ids):
             slab.load(row, stash.kv)
             self.stats.reused_tokens += len(stash.ids)
         key = tuple(request.ids)

@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import chisquare
 
 from agent_rl.samplers.draw import draw
 
@@ -23,7 +22,8 @@ def test_draws_follow_the_distribution(temperature: float) -> None:
     ids, _ = draw(logits.expand(count, -1), [temperature] * count, [rng.random() for _ in range(count)])
     observed = torch.bincount(torch.tensor(ids), minlength=6).double()
     expected = torch.softmax(logits.double() / temperature, dim=0) * count
-    assert chisquare(observed.numpy(), expected.numpy()).pvalue > 0.001
+    chi_square = float(((observed - expected) ** 2 / expected).sum())
+    assert chi_square < 20.5  # 99.9 % quantile at 5 degrees of freedom
 
 
 @given(

@@ -63,7 +63,7 @@ def test_turns_that_join_and_leave_at_different_times(opened, codec, full_logpro
             started.append(asyncio.ensure_future(sampler.sample(ids, params, session=name)))
             # The next one joins when this many tokens more have been decoded by those already there.
             goal = sampler.stats.decode_passes + place % 3
-            while sampler.stats.decode_passes < goal and not all(task.done() for task in started):
+            while sampler.stats.decode_passes < goal and not all(t.done() for t in started):  # noqa: ASYNC110
                 await asyncio.sleep(0)
         return alone, await asyncio.gather(*started)
 
