@@ -53,7 +53,7 @@ demo: $(INSTALLED) ## fetch, build an index, serve it, train, report
 		"  . $(BIN)/activate" \
 		"  agent-rl train experiment=demo algo=grpo run_dir=runs/grpo tools.autostart=true   # plain GRPO" \
 		"  agent-rl report runs/demo runs/grpo --out compare.html                            # side by side" \
-		"  agent-rl config experiment=demo                                                   # every setting"
+		"  agent-rl config show experiment=demo                                                   # every setting"
 
 test: test-unit test-slow ## all tests: the quick tier, then real models and servers
 

@@ -28,6 +28,9 @@ def main(argv: list[str] | None = None) -> int:
         args.parser.error(f"unrecognized arguments: {' '.join(wrong)}")
     if late:
         args.overrides.extend(late)
+    # Before torch is imported: by default OpenMP threads spin while they wait, and as soon as another process (the
+    # tool server) wants a core, a forward pass that takes 0.1 s takes seconds.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     debug = args.debug or os.environ.get("AGENT_RL_DEBUG") == "1"
     try:
         from agent_rl.layout import assert_layout

@@ -88,7 +88,7 @@ def test_a_rival_package_is_named(tmp_path: Path) -> None:
     (tmp_path / "tools").mkdir()
     (tmp_path / "tools" / "__init__.py").write_text("", encoding="utf-8")
     (tmp_path / "tasks.py").write_text("", encoding="utf-8")
-    code = "from agent_rl.cli import main; raise SystemExit(main(['config']))"
+    code = "from agent_rl.cli import main; raise SystemExit(main(['config', 'show']))"
     done = run_python(code, tmp_path, PYTHONPATH=str(tmp_path))
     assert done.returncode == 2
     assert str(tmp_path / "tools") in done.stderr

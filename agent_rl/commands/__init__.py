@@ -27,7 +27,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="agent-rl",
         description="Train language models to search by reinforcement learning.",
-        epilog="Settings are written key=value, in Hydra's syntax; `agent-rl config` shows all of them.",
+        epilog="Settings are written key=value, in Hydra's syntax; `agent-rl config show` shows all of them.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

@@ -33,14 +33,19 @@ def add_command(
         "--debug", action="store_true", help="show the traceback of an error (or AGENT_RL_DEBUG=1)"
     )
     if composes is not None:
-        parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings, in Hydra's syntax")
-        parser.add_argument(
-            "--config-dir",
-            type=Path,
-            metavar="DIR",
-            help="a folder of your own presets: DIR/<group>/<name>.yaml",
-        )
+        add_overrides(parser)
     return parser
+
+
+def add_overrides(parser: argparse.ArgumentParser) -> None:
+    """The settings that a composed command takes."""
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings, in Hydra's syntax")
+    parser.add_argument(
+        "--config-dir",
+        type=Path,
+        metavar="DIR",
+        help="a folder of your own presets: DIR/<group>/<name>.yaml",
+    )
 
 
 def composed(args: argparse.Namespace) -> Any:

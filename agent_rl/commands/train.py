@@ -29,4 +29,5 @@ def run(args: argparse.Namespace) -> None:
 
     from agent_rl.train.trainer import train
 
-    train(config, log=print)
+    if train(config).interrupted:
+        raise KeyboardInterrupt

@@ -24,4 +24,5 @@ def run(args: argparse.Namespace) -> None:
 
     from agent_rl.train.trainer import warmup
 
-    warmup(config)
+    if warmup(config).interrupted:
+        raise KeyboardInterrupt

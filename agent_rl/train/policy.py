@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
+import sys
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -25,7 +26,10 @@ def load_model(path: str, config: ModelConfig) -> tuple[PreTrainedModel, PreTrai
     Raises ArtifactError where they cannot be had or the model's logits are not a plain linear head.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging as transformers_logging
 
+    if not sys.stderr.isatty():
+        transformers_logging.disable_progress_bar()
     device = choose_device(config.device)
     common: dict[str, Any] = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
     try:

@@ -73,7 +73,7 @@ def test_config_faults_end_with_2_and_no_traceback(capsys: pytest.CaptureFixture
 def test_overrides_may_stand_on_both_sides_of_an_option(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["config", "seed=3", "--debug", "train.steps=9"]) == 0
+    assert main(["config", "show", "seed=3", "--debug", "train.steps=9"]) == 0
     shown = yaml.safe_load(capsys.readouterr().out)
     assert (shown["seed"], shown["train"]["steps"]) == (3, 9)
 
@@ -141,21 +141,21 @@ def test_an_interrupt_ends_with_130(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("agent_rl.layout.assert_layout", interrupted)
-    assert main(["config"]) == 130
+    assert main(["config", "show"]) == 130
     assert "interrupted" in capsys.readouterr().err
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:
-    command = f"{sys.executable} -m agent_rl.cli config --keys | head -1"
+    command = f"{sys.executable} -m agent_rl.cli config keys | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.startswith("task.kind")
     assert done.stderr == ""
 
 
 def test_config_of_other_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "serve-tools", "port=0"]) == 0
+    assert main(["config", "show", "serve-tools", "port=0"]) == 0
     assert yaml.safe_load(capsys.readouterr().out)["port"] == 0
-    assert main(["config", "trian"]) == 2
+    assert main(["config", "show", "trian"]) == 2
     assert "they are train, warmup, eval" in capsys.readouterr().err
 
 
