@@ -10,7 +10,7 @@ from typing import Any
 from agent_rl.config.faults import Fault, nearest, show
 
 # These groups also take a path or a hub id in place of a preset: it becomes the section's `path`.
-PATH_GROUPS = {"model": None, "encoder": None, "corpus": "jsonl"}
+PATH_GROUPS = {"model": "hub", "encoder": None, "corpus": "jsonl"}
 _LOOKS_LIKE_PATH = re.compile(r"[/\\]|^[.~]|\.(jsonl|gz|zst|json|tsv|parquet)$")
 
 
