@@ -60,9 +60,7 @@ def cut_by_tokens(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
     return batches
 
 
-def make_micro_batches(
-    sequences: Sequence[TrainSequence], max_tokens: int, device: torch.device
-) -> list[MicroBatch]:
+def make_micro_batches(sequences: Sequence[TrainSequence], max_tokens: int, device: torch.device) -> list[MicroBatch]:
     """Micro-batches over all sequences that have a trained token."""
     chosen = [index for index, sequence in enumerate(sequences) if sequence.trained]
     lengths = [len(sequences[index].ids) for index in chosen]

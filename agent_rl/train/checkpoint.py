@@ -47,9 +47,7 @@ def save_checkpoint(
         tokenizer.save_pretrained(str(partial / "model"))
         save_file(policy.state(), str(partial / "trainer.safetensors"))
         sizes = {
-            str(file.relative_to(partial)): file.stat().st_size
-            for file in sorted(partial.rglob("*"))
-            if file.is_file()
+            str(file.relative_to(partial)): file.stat().st_size for file in sorted(partial.rglob("*")) if file.is_file()
         }
         manifest = {"format": FORMAT, "step": step, "files": sizes}
         (partial / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
@@ -68,11 +66,11 @@ def save_checkpoint(
 def find_checkpoints(run_dir: Path) -> list[Checkpoint]:
     """Complete checkpoints, oldest first; one without its manifest or with a short file does not count."""
     found = []
-    for path in sorted((run_dir / "checkpoints").glob("step_*")):
+    for path in (run_dir / "checkpoints").glob("step_*"):
         manifest = _manifest(path)
         if manifest is not None:
             found.append(Checkpoint(path, int(manifest["step"])))
-    return found
+    return sorted(found, key=lambda checkpoint: checkpoint.step)
 
 
 def _manifest(path: Path) -> dict[str, Any] | None:

@@ -51,6 +51,9 @@ class InterruptFlag:
 
     async def guard(self, work: Coroutine[Any, Any, None]) -> bool:
         """Run ``work``; True when it ended by itself, False when it was stopped."""
+        if self._asked:  # before there was a task to cancel
+            work.close()
+            return False
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.ensure_future(work)
         try:

@@ -51,9 +51,7 @@ def token_logprobs(
     return TokenLogprobs(logp, entropy.detach(), logit.detach())
 
 
-def _chunk(
-    hidden: Tensor, targets: Tensor, head: torch.nn.Module, temperature: float
-) -> tuple[Tensor, Tensor, Tensor]:
+def _chunk(hidden: Tensor, targets: Tensor, head: torch.nn.Module, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
     logits = head(hidden).float()
     raw = logits.gather(1, targets[:, None])[:, 0]
     scaled = logits / temperature

@@ -35,9 +35,7 @@ class _WandB:
     def __init__(self, run_dir: Path, project: str, config: dict[str, Any]) -> None:
         import wandb
 
-        self._run = wandb.init(
-            project=project, dir=str(run_dir), name=run_dir.name, config=config, resume="allow"
-        )
+        self._run = wandb.init(project=project, dir=str(run_dir), name=run_dir.name, config=config, resume="allow")
 
     def log(self, values: dict[str, float], step: int) -> None:
         self._run.log(values, step=step)
@@ -74,16 +72,17 @@ class MetricsLog:
         if not self.path.exists():
             return 0
         kept, dropped = [], 0
-        for line in self.path.read_text(encoding="utf-8").splitlines():
+        text = self.path.read_text(encoding="utf-8")
+        for line in text.splitlines():
             try:
                 keep = json.loads(line)["step"] <= step
-            except (ValueError, KeyError):  # the last line of a killed run may be half written
+            except (ValueError, KeyError, TypeError):  # the last line of a killed run may be half written
                 keep = False
             if keep:
                 kept.append(line + "\n")
             else:
                 dropped += 1
-        if dropped:
+        if "".join(kept) != text:  # also where only the newline of the last line is missing
             fresh = self.path.with_suffix(".jsonl.tmp")
             fresh.write_text("".join(kept), encoding="utf-8")
             os.replace(fresh, self.path)
@@ -104,5 +103,9 @@ class MetricsLog:
                 del self._loggers[name]
 
     def close(self) -> None:
-        for logger in self._loggers.values():
-            logger.close()
+        for name, logger in self._loggers.items():
+            try:
+                logger.close()
+            except Exception as error:  # e.g. a full disk under its last records: the run itself is whole
+                self._warn(f"{name} could not be closed: {type(error).__name__}: {error}")
+        self._loggers.clear()

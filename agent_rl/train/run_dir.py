@@ -94,9 +94,7 @@ class RunDir:
         odd = [
             f"{key}: the run has {before.get(key)!r}, now {now.get(key)!r}"
             for key in sorted(before.keys() | now.keys())
-            if before.get(key) != now.get(key)
-            and not key.startswith(_FREE_TO_CHANGE)
-            and key not in _FREE_KEYS
+            if before.get(key) != now.get(key) and not key.startswith(_FREE_TO_CHANGE) and key not in _FREE_KEYS
         ]
         if odd:
             raise ConfigError(
@@ -115,9 +113,7 @@ class RunDir:
     def load_reference(self, config: ModelConfig) -> PreTrainedModel:
         folder = self.path / "reference"
         if not folder.is_dir():
-            raise ArtifactError(
-                f"{folder} is missing: the KL of this run cannot be computed without its reference"
-            )
+            raise ArtifactError(f"{folder} is missing: the KL of this run cannot be computed without its reference")
         from transformers import AutoModelForCausalLM
 
         from agent_rl.samplers import gqa_attention

@@ -46,9 +46,9 @@ class Mismatch:
 
 def count_batch(sequences: Sequence[TrainSequence]) -> BatchCounts:
     """Counts of an optimiser batch; a sequence's index is its place, its group ``TrainSequence.group``."""
-    trained = torch.tensor([sequence.trained for sequence in sequences])
+    trained = torch.tensor([sequence.trained for sequence in sequences], dtype=torch.long)
     places = torch.arange(len(sequences)).repeat_interleave(trained)
-    groups = torch.tensor([sequence.group for sequence in sequences]).repeat_interleave(trained)
+    groups = torch.tensor([sequence.group for sequence in sequences], dtype=torch.long).repeat_interleave(trained)
     return BatchCounts.of(torch.ones(len(places), dtype=torch.bool), places, groups)
 
 
@@ -83,9 +83,7 @@ def update(
     # Without a KL term, advantage 0 is gradient 0 exactly; the counts above still hold those tokens.
     skip = settings.drop_uniform_groups and not objective.needs_reference
     worked = [
-        index
-        for index, sequence in enumerate(sequences)
-        if sequence.trained and not (skip and sequence.advantage == 0)
+        index for index, sequence in enumerate(sequences) if sequence.trained and not (skip and sequence.advantage == 0)
     ]
     chosen = [sequences[index] for index in worked]
     loss = 0.0
@@ -95,7 +93,7 @@ def update(
         tokens = _token_batch(policy, objective, chosen, worked, batch, found, counts, settings)
         out = objective.loss(tokens)
         if not torch.isfinite(out.loss):
-            raise TrainingError(f"the loss is {float(out.loss)}: the step was not taken")
+            raise TrainingError(f"the loss is {float(out.loss.detach())}: the step was not taken")
         out.loss.backward()
         loss += float(out.loss.detach())
         diagnostics.add(tokens, out, found.entropy)
