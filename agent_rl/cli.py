@@ -28,8 +28,8 @@ def main(argv: list[str] | None = None) -> int:
         args.parser.error(f"unrecognized arguments: {' '.join(wrong)}")
     if late:
         args.overrides.extend(late)
-    # Before torch is imported: by default OpenMP threads spin while they wait, and as soon as another process (the
-    # tool server) wants a core, a forward pass that takes 0.1 s takes seconds.
+    # Before torch is imported: by default OpenMP threads spin while they wait for each other, and as soon as
+    # another process (the tool server) has one of the cores, every forward pass takes many times as long.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     debug = args.debug or os.environ.get("AGENT_RL_DEBUG") == "1"
     try:

@@ -1,8 +1,7 @@
 """A pool of HTTP connections to one server whose cost does not grow with their number.
 
-httpx's own pool looks at every connection, several times, for every request: with 128 connections that alone
-takes some 15 ms of the event loop per call. Here each connection is a client of its own, and a free one is
-simply taken from a stack.
+httpx's own pool looks at every connection, several times, for every request. Here each connection is a client of its
+own, and a free one is simply taken from a stack.
 """
 
 from __future__ import annotations
