@@ -206,6 +206,14 @@ def load(folder: Path, label: str) -> EvalResult | None:
     )
 
 
+def drop_later(folder: Path, step: int) -> None:
+    """Remove evaluations of steps after ``step``: a run that goes on from there does them again."""
+    for path in folder.glob("step_*.json"):
+        if json.loads(path.read_text(encoding="utf-8"))["step"] > step:
+            path.unlink()
+            path.with_suffix(".jsonl").unlink()
+
+
 def save_comparison(comparison: dict[str, dict[str, float]], folder: Path) -> None:
     _write(folder / "comparison.json", json.dumps(comparison, indent=1))
 

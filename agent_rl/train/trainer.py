@@ -80,7 +80,7 @@ def _run(config: RunConfig, log: Log, *, rl: bool) -> TrainResult:
     with ExitStack() as stack:
         stack.enter_context(run_dir.lock())
         start = run_dir.prepare(config, log)
-        if start is not None and start.step >= (config.train.steps if rl else 0):
+        if start is not None and _all_done(config, start.step, rl=rl):
             log(f"{config.run_dir} is already at step {start.step}: nothing left to do")
             return TrainResult(run_dir.path, start.step)
         task = make_task(config)
@@ -100,6 +100,13 @@ def _run(config: RunConfig, log: Log, *, rl: bool) -> TrainResult:
             trainer.resume(start)
         interrupt = stack.enter_context(InterruptFlag(log))
         return asyncio.run(trainer.run(interrupt, rl=rl))
+
+
+def _all_done(config: RunConfig, step: int, *, rl: bool) -> bool:
+    """A run that was stopped in its last evaluation has all its steps, but is not done."""
+    if rl and config.eval.after and evaluation.load(Path(config.run_dir) / "eval", "after") is None:
+        return False
+    return step >= (config.train.steps if rl else 0)
 
 
 async def _check_server(config: RunConfig) -> None:
@@ -123,6 +130,7 @@ class Trainer:
         self.metrics = MetricsLog(run_dir.path, config.logging, config.model_dump(mode="json"), log)
         self.step = -1
         self.checkpointed = -1
+        self.checkpoint_s = 0.0  # spent on checkpoints since the last line of metrics
         self.order = ItemOrder(self._usable(task.items("train")), config.seed)
         self.settings = UpdateSettings(
             temperature=config.rollout.temperature or 1.0,
@@ -160,6 +168,7 @@ class Trainer:
         load_checkpoint(start, self.policy)
         self.step = self.checkpointed = start.step
         self.sampler.policy_updated(start.step)
+        evaluation.drop_later(self.run_dir.path / "eval", start.step)
         dropped = self.metrics.rewind(start.step)
         self.log(
             f"resuming {self.config.run_dir} after step {start.step}"
@@ -190,6 +199,8 @@ class Trainer:
         if not finished and self.step >= 0:
             self._checkpoint()
             self.log(f"stopped after step {self.step}; the same command goes on from there")
+        elif not finished:
+            self.log("stopped in the warm-up, of which nothing is kept; the same command begins it again")
         return TrainResult(self.run_dir.path, max(self.step, 0), interrupted=not finished)
 
     async def _phases(
@@ -204,12 +215,14 @@ class Trainer:
         if not rl:
             return
         self._freeze_reference()
-        if self.config.eval.before:
+        if self.config.eval.before and self.step == 0:  # a run that goes on later is no longer "before"
             await self._evaluate(spec, "before")
+        await self._evaluate_if_due(spec)  # a run that was stopped in the evaluation of its last step
         first = self.step + 1
         for step in range(first, self.config.train.steps + 1):
             await self._step(step, spec)
             interrupt.check()
+            await self._evaluate_if_due(spec)
         if self.step < self.config.train.steps:
             raise TrainingError(f"steps {first} to {self.config.train.steps} were due, but none was done")
         self._checkpoint()
@@ -266,31 +279,29 @@ class Trainer:
         found |= self._sampler_metrics(rollout_s)
         if step % config.train.save_trajectories_every_steps == 0:
             self._save_trajectories(step, groups, sequences)
-        if step % config.train.checkpoint_every_steps == 0 and step < config.train.steps:
-            saving = time.perf_counter()
-            self._checkpoint()
-            found["time/checkpoint_s"] = time.perf_counter() - saving
-        found |= {"time/rollout_s": rollout_s, "time/step_s": time.perf_counter() - began}
-        every = config.eval.every_steps
-        if every and step % every == 0 and step < config.train.steps:
-            result = await self._evaluate(spec, f"step_{step:06d}")
-            found |= {
-                f"eval/{mode}_em": result.summary[mode]["em"]["mean"]
-                for mode in ("greedy", "sampled")
-                if mode in result.summary
-            }
+        found |= {
+            "time/rollout_s": rollout_s,
+            "time/step_s": time.perf_counter() - began,
+            "time/checkpoint_s": self.checkpoint_s,
+        }
+        self.checkpoint_s = 0.0
+        # Before the checkpoint, and with no await since the update: a run that is killed or stopped at any point
+        # then has a line for every step of its checkpoint, and resuming drops the lines of later ones.
         self.metrics.write("train", step, found)
         self.log(_line(step, config.train.steps, found))
+        if step % config.train.checkpoint_every_steps == 0:
+            self._checkpoint()
 
     def _check_failures(self, step: int, groups: Sequence[Group], found: dict[str, float]) -> None:
         failed = found["rollout/failed"] / found["rollout/trajectories"]
         if failed > self.config.rollout.max_failed_fraction:
             broken = next(t for group in groups for t in group.trajectories if not t.scored)
             reason = broken.failure.message if broken.failure else str(broken.stop_reason)
+            self._checkpoint()  # the steps before this one were good
             raise TrainingError(
                 f"step {step}: {failed:.0%} of the rollouts were broken (rollout.max_failed_fraction="
-                f"{self.config.rollout.max_failed_fraction:g}); first: {reason}. Step {self.checkpointed} is in the "
-                "last checkpoint: mend the cause and give the same command to go on"
+                f"{self.config.rollout.max_failed_fraction:g}); first: {reason}. A checkpoint of step {self.step} is "
+                "written: mend the cause and give the same command to go on"
             )
 
     def _sequences(self, groups: Sequence[Group]) -> dict[str, TrainSequence | None]:
@@ -380,10 +391,12 @@ class Trainer:
     def _checkpoint(self) -> None:
         if self.checkpointed == self.step:
             return
+        began = time.perf_counter()
         save_checkpoint(
             self.run_dir.path, self.step, self.policy, self.tokenizer, keep=self.config.train.keep_checkpoints
         )
         self.checkpointed = self.step
+        self.checkpoint_s += time.perf_counter() - began
 
     def _freeze_reference(self) -> None:
         """The reference is the policy as RL began: kept in the run directory, so that a resumed run has it."""
@@ -397,6 +410,11 @@ class Trainer:
         else:
             self.policy.reference = self.run_dir.load_reference(self.config.model)
 
+    async def _evaluate_if_due(self, spec: RolloutSpec) -> None:
+        every = self.config.eval.every_steps
+        if every and 0 < self.step < self.config.train.steps and self.step % every == 0:
+            await self._evaluate(spec, f"step_{self.step:06d}")
+
     async def _evaluate(self, spec: RolloutSpec, label: str) -> evaluation.EvalResult:
         folder = self.run_dir.path / "eval"
         saved = evaluation.load(folder, label)
@@ -409,6 +427,8 @@ class Trainer:
             self.config, spec, items, label=label, step=self.step, log=self.log
         )
         self.sampler.take_stats()
+        ems = {m: result.summary[m]["em"]["mean"] for m in ("greedy", "sampled") if m in result.summary}
+        self.metrics.write("eval", self.step, {f"{mode}_em": em for mode, em in ems.items()})
         evaluation.save(result, folder)
         self.log(evaluation.describe(result))
         before = evaluation.load(folder, "before")
