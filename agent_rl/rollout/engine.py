@@ -61,10 +61,10 @@ async def run_rollout(
     try:
         async with asyncio.timeout(spec.limits.rollout_timeout_s):
             await _run_turns(trajectory, spec, seed)
+    except InfrastructureError as error:  # before TimeoutError: a tool's missed deadline is one of these too
+        _fail(trajectory, "sampler" if isinstance(error, SamplerError) else "tool", error)
     except TimeoutError:
         trajectory.stop(StopReason.ROLLOUT_TIMEOUT)
-    except InfrastructureError as error:
-        _fail(trajectory, "sampler" if isinstance(error, SamplerError) else "tool", error)
     except TaskError as error:
         _fail(trajectory, "task", error)
     finally:

@@ -29,6 +29,8 @@ def progress(label: str, total: int, unit: str, log: Callable[[str], None]) -> I
         if now - last >= PLAIN_EVERY_S and done < total:
             last = now
             rate = done / (now - began)
-            log(f"{label}: {done}/{total} {unit}, {rate:.1f} {unit}/s, {(total - done) / rate:.0f} s left")
+            # Many are in flight together, so the first to finish say little about the rest.
+            left = f", {(total - done) / rate:.0f} s left" if done * 5 >= total else ""
+            log(f"{label}: {done}/{total} {unit}, {rate:.1f} {unit}/s{left}")
 
     yield advance

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_rl.errors import SamplerError, ToolServerUnavailable
+from agent_rl.errors import SamplerError, ToolDeadlineExceeded, ToolServerUnavailable
 from agent_rl.rollout.engine import RolloutSpec, run_rollout
 from agent_rl.rollout.limits import RolloutLimits
 from agent_rl.rollout.protocol import SearchR1Grammar
@@ -153,6 +153,7 @@ def test_prompt_that_does_not_fit_is_not_sampled() -> None:
     ("tool_reply", "sampler_reply", "boundary", "kind"),
     [
         (ToolServerUnavailable("refused"), "<search>a</search>", "tool", "ToolServerUnavailable"),
+        (ToolDeadlineExceeded("no answer in 30 s"), "<search>a</search>", "tool", "ToolDeadlineExceeded"),
         (ToolResult("s", "overloaded", "queue full"), "<search>a</search>", "tool", "ToolOverloaded"),
         ("x", SamplerError("out of memory"), "sampler", "SamplerError"),
         ("x", KeyError("engine bug"), "sampler", "SamplerError"),
