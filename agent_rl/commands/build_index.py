@@ -70,4 +70,4 @@ def _corpus_file(corpus: Any) -> Iterator[tuple[Path, str]]:
 
     with tempfile.TemporaryDirectory(prefix="miniwiki-") as folder:
         file = write_corpus(Path(folder) / "corpus.jsonl", corpus.seed, corpus.passages)
-        yield file, f"miniwiki seed={corpus.seed} passages={corpus.passages}"
+        yield file, corpus.corpus_name

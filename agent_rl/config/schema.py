@@ -26,12 +26,22 @@ class Record(BaseModel):
 # ---------------------------------------------------------------- tasks
 
 
-class MiniwikiData(Record):
-    """Questions from the seeded generator of a fictional encyclopedia (``tasks.miniwiki``)."""
+class MiniwikiWorld(Record):
+    """Which fictional encyclopedia (``tasks.miniwiki``): the same seed and size, the same bytes."""
 
     kind: Literal["miniwiki"] = "miniwiki"
     seed: int = 0
     passages: Annotated[int, Field(ge=300, le=1_000_000)] = 2000
+
+    @property
+    def corpus_name(self) -> str:
+        """What an index over it calls its corpus."""
+        return f"miniwiki seed={self.seed} passages={self.passages}"
+
+
+class MiniwikiData(MiniwikiWorld):
+    """Questions from the seeded generator of a fictional encyclopedia."""
+
     question_types: tuple[Literal["one_hop", "two_hop", "comparison", "yes_no"], ...] = ("one_hop",)
 
 
@@ -296,18 +306,12 @@ class RunConfig(Record):
 # ---------------------------------------------------------------- building an index, serving tools
 
 
-class MiniwikiCorpus(Record):
-    kind: Literal["miniwiki"] = "miniwiki"
-    seed: int = 0
-    passages: Annotated[int, Field(ge=300, le=1_000_000)] = 2000
-
-
 class JsonlCorpus(Record):
     kind: Literal["jsonl"] = "jsonl"
     path: str
 
 
-CorpusConfig = Annotated[MiniwikiCorpus | JsonlCorpus, Field(discriminator="kind")]
+CorpusConfig = Annotated[MiniwikiWorld | JsonlCorpus, Field(discriminator="kind")]
 
 
 class EncoderConfig(Record):
@@ -322,7 +326,7 @@ class EncoderConfig(Record):
 
 
 class BuildIndexConfig(Record):
-    corpus: CorpusConfig = MiniwikiCorpus()
+    corpus: CorpusConfig = MiniwikiWorld()
     encoder: EncoderConfig = EncoderConfig()
     index: Literal["flat"] = "flat"
     out: str = "indexes/miniwiki"

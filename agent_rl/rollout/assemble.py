@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent_rl.config.schema import RunConfig
+from agent_rl.config.schema import MiniwikiWorld, RunConfig
 from agent_rl.errors import InfrastructureError, UsageError
 from agent_rl.rollout.codec import HFCodec
 from agent_rl.rollout.engine import RolloutSpec
@@ -107,6 +107,7 @@ async def check_tools(config: RunConfig, tools: ToolClient) -> None:
         lacking = set(make_task(config).tools) - set(health.get("tools", ()))
         if lacking:
             raise UsageError(f"the tool server at {config.tools.url} lacks {sorted(lacking)}: {health}")
+        _check_corpus(config, health.get("index", {}).get("corpus", ""))
     except InfrastructureError as error:
         port = config.tools.url.rsplit(":", 1)[-1].strip("/")
         raise UsageError(
@@ -114,3 +115,14 @@ async def check_tools(config: RunConfig, tools: ToolClient) -> None:
             f"  agent-rl serve-tools index={config.tools.index} port={port}\n"
             "or let the run start its own: add tools.autostart=true"
         ) from error
+
+
+def _check_corpus(config: RunConfig, served: str) -> None:
+    """Questions about one fictional encyclopedia cannot be answered from another; nothing else would show it."""
+    data = config.task.data
+    if isinstance(data, MiniwikiWorld) and served.startswith("miniwiki ") and served != data.corpus_name:
+        raise UsageError(
+            f"the questions are about {data.corpus_name!r} (task.data), but the tool server at {config.tools.url} "
+            f"searches {served!r}; build and serve the other index:\n"
+            f"  agent-rl build-index corpus=miniwiki corpus.seed={data.seed} corpus.passages={data.passages} out=..."
+        )
