@@ -170,10 +170,11 @@ def tiny_model(vocabulary: int, *, seed: int = 0) -> PreTrainedModel:
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=2048,
-        attn_implementation=gqa_attention.register(),
         initializer_range=0.3,  # far from uniform, so that a wrong position or mask shows in the logits
         bos_token_id=None,
         eos_token_id=vocabulary - 1,
         pad_token_id=None,
     )
-    return LlamaForCausalLM(config).eval()
+    model = LlamaForCausalLM(config).eval()
+    model.set_attn_implementation(gqa_attention.register())
+    return model
