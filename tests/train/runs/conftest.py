@@ -32,13 +32,17 @@ DATA = {"kind": "miniwiki", "seed": 0, "passages": PASSAGES, "question_types": [
 
 
 class WatchedSearch(SearchTool):
-    """The search tool; ``calls`` counts what reached it, and while ``gate`` is clear nothing is answered."""
+    """The search tool; ``calls`` counts what reached it, and while ``gate`` is clear nothing is answered.
+
+    A call for which ``breaks`` holds raises, as a tool with a bug would.
+    """
 
     def __init__(self, retriever: Retriever) -> None:
         super().__init__(retriever)
         self.calls = 0
         self.gate = threading.Event()
         self.gate.set()
+        self.breaks: Callable[[ToolCall], bool] = lambda call: False
 
     async def run(self, calls: list[ToolCall]) -> list[ToolResult]:
         import asyncio
@@ -46,6 +50,8 @@ class WatchedSearch(SearchTool):
         self.calls += len(calls)
         while not self.gate.is_set():  # noqa: ASYNC110 - the gate belongs to the test's thread
             await asyncio.sleep(0.002)
+        if any(self.breaks(call) for call in calls):
+            raise RuntimeError("the tool broke")
         return await super().run(calls)
 
     def close(self) -> None:
@@ -67,8 +73,8 @@ def serve(index_folder: Path) -> Iterator[Callable[..., tuple[RunningServer, Wat
 
     def start(port: int = 0) -> tuple[RunningServer, WatchedSearch]:
         tool = WatchedSearch(Retriever.open(index_folder, HashedWordsEncoder()))
-        # No cache, so that every call reaches the tool and can be held there.
-        server = RunningServer(create_app(lambda: [tool], ServerLimits(cache_entries=0)), port)
+        # No cache and no batches, so that every call reaches the tool by itself.
+        server = RunningServer(create_app(lambda: [tool], ServerLimits(cache_entries=0, max_batch=1)), port)
         server.__enter__()
         running.append((server, tool))
         return server, tool

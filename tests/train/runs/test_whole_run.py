@@ -259,6 +259,36 @@ def test_no_reward_for_what_a_dead_server_broke(tmp_path, serve, settings, warm_
         assert all(record["reward"] in (-1.0, 1.0) for record in survivors)
 
 
+def test_survivors_of_a_group_are_compared_with_each_other_alone(
+    tmp_path, serve, settings, warm_folder, metrics, trajectories
+) -> None:
+    server, tool = serve()
+    tool.breaks = lambda call: int(call.session.split("/")[-2]) % 4 == 0  # every fourth member of a group
+    values = settings(
+        tmp_path / "run",
+        server.url,
+        model={"path": str(warm_folder)},
+        tools={"call_timeout_s": 0.4},
+        algo={"advantage": "group_mean"},
+        rollout={"group_size": 8, "retries": 0, "max_failed_fraction": 1.0},
+        train={"steps": 1},
+    )
+    go(values)
+    (line,) = metrics(tmp_path / "run")
+    records = trajectories(tmp_path / "run", 1)
+    broken = [record for record in records if record["error"]]
+    assert len(broken) == line["rollout/failed"] >= 3
+    assert all(record["sample"] % 4 == 0 for record in broken)
+    assert all((record["reward"], record["advantage"]) == (None, None) for record in broken)
+    unequal = 0
+    for group in {record["group"] for record in records}:
+        alive = [record for record in records if record["group"] == group and not record["error"]]
+        mean = sum(record["reward"] for record in alive) / len(alive)
+        assert [r["advantage"] for r in alive] == pytest.approx([r["reward"] - mean for r in alive])
+        unequal += len({record["reward"] for record in alive}) > 1
+    assert unequal, "at least one group says something"
+
+
 def test_step_without_a_survivor_ends_the_run_and_says_how_to_go_on(
     tmp_path, serve, settings, warm_folder, steps_done
 ) -> None:
