@@ -49,6 +49,7 @@ async def run_groups(
     The draws of a trajectory follow from ``seed``, ``label``, the item's id, its place and its number in the
     group alone, so a trajectory that is run again after a failure draws what it would have drawn.
     ``on_done`` is called once for each finished trajectory (its last attempt).
+    What a rollout raises (it is no InfrastructureError then) ends them all and is raised here.
     """
     slots = asyncio.Semaphore(plan.max_in_flight)
 
@@ -71,11 +72,15 @@ async def run_groups(
             on_done(trajectory)
         return trajectory
 
-    async with asyncio.TaskGroup() as tasks:
-        running = [
-            [tasks.create_task(one(place, item, sample)) for sample in range(plan.size)]
-            for place, item in enumerate(items)
-        ]
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            running = [
+                [tasks.create_task(one(place, item, sample)) for sample in range(plan.size)]
+                for place, item in enumerate(items)
+            ]
+    except ExceptionGroup as several:
+        # What escapes a rollout (a refused token, a bug) escapes many at once: one of them says it.
+        raise several.exceptions[0] from several
     groups = []
     for item, members in zip(items, running, strict=True):
         trajectories = [member.result() for member in members]

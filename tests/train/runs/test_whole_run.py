@@ -19,6 +19,11 @@ from agent_rl.evaluation.run import evaluate_command, find_model
 from agent_rl.train.checkpoint import find_checkpoints, load_checkpoint
 from agent_rl.train.policy import Policy, load_model
 from agent_rl.train.trainer import train, warmup
+from retrieval_index.retriever import Retriever
+from retrieval_index.testing import HashedWordsEncoder
+from tools.app import create_app
+from tools.search import SearchTool
+from tools.testing import RunningServer
 
 
 def go(values: dict, said: list[str] | None = None):
@@ -305,14 +310,15 @@ def test_step_without_a_survivor_ends_the_run_and_says_how_to_go_on(
         model={"path": str(warm_folder)},
         tools={"call_timeout_s": 0.4},
         rollout={"retries": 0, "max_failed_fraction": 0.3},
-        train={"checkpoint_every_steps": 50, "prompts_per_step": 6},
+        train={"checkpoint_every_steps": 50},
     )
-    watcher = when(lambda: tool.calls >= 20, kill)
+    watcher = when(lambda: len(steps_done(tmp_path / "run")) >= 1, kill)
     with pytest.raises(TrainingError) as caught:
         go(values)
     watcher.join(30)
     text = str(caught.value)
-    last = max(steps_done(tmp_path / "run"), default=0)
+    last = max(steps_done(tmp_path / "run"))
+    assert [checkpoint.step for checkpoint in find_checkpoints(tmp_path / "run")] == [last]
     assert text.startswith(f"step {last + 1}: ")
     assert "of the rollouts were broken (rollout.max_failed_fraction=0.3)" in text
     assert "the tool server at" in text
@@ -320,6 +326,14 @@ def test_step_without_a_survivor_ends_the_run_and_says_how_to_go_on(
     serve(server.port)
     assert go(values).step == 3
     assert steps_done(tmp_path / "run") == [1, 2, 3]
+
+
+def test_token_that_is_refused_is_said_plainly(tmp_path, settings, warm_folder, index_folder) -> None:
+    tool = SearchTool(Retriever.open(index_folder, HashedWordsEncoder()))
+    with RunningServer(create_app(lambda: [tool], token="a long random word")) as server:
+        values = settings(tmp_path / "run", server.url, model={"path": str(warm_folder)})
+        with pytest.raises(UsageError, match="refused the token"):
+            go(values)
 
 
 def test_no_server_at_the_start(tmp_path, serve, settings) -> None:
