@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from agent_rl.commands.parsing import add_command, composed
+from agent_rl.commands.parsing import add_command, check_out, composed
 
 
 def add_parser(subparsers: Any) -> None:
@@ -28,7 +28,8 @@ def run(args: argparse.Namespace) -> None:
     command = composed(args)
 
     from agent_rl.config.commands import run_config
-    from agent_rl.evaluation.run import evaluate_command
+    from agent_rl.evaluation.command import evaluate_command
 
     out = Path(command.out) if command.out else Path(command.run_dir) / "eval"
+    check_out(out)
     evaluate_command(run_config(command), command.chosen_checkpoint(), out)

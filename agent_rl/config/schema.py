@@ -7,14 +7,17 @@ Units stand in names (``_s`` seconds, ``_tokens``). ``compose.py`` fills the rec
 from __future__ import annotations
 
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+# A path that is empty would be the working directory.
+PathText = Annotated[str, Field(min_length=1)]
 
 
 class Record(BaseModel):
@@ -42,7 +45,9 @@ class MiniwikiWorld(Record):
 class MiniwikiData(MiniwikiWorld):
     """Questions from the seeded generator of a fictional encyclopedia."""
 
-    question_types: tuple[Literal["one_hop", "two_hop", "comparison", "yes_no"], ...] = ("one_hop",)
+    question_types: Annotated[
+        tuple[Literal["one_hop", "two_hop", "comparison", "yes_no"], ...], Field(min_length=1)
+    ] = ("one_hop",)
 
 
 class JsonlData(Record):
@@ -63,9 +68,7 @@ class SearchTask(Record):
     prompt: Literal["brief", "full"] = "full"
     reward: Literal["em_pm1", "em", "f1"] = Field("em_pm1", description="em_pm1: +1 / -1 (Eq. 14); em: 1 / 0")
     format_bonus: NonNegativeFloat = Field(0.0, description="added where the tags are complete and in order")
-    no_search_penalty: NonNegativeFloat = Field(
-        0.0, description="taken off where the answer came without a search"
-    )
+    no_search_penalty: NonNegativeFloat = Field(0.0, description="taken off where the answer came without a search")
     top_k: PositiveInt = Field(3, description="documents asked for per search")
 
 
@@ -119,9 +122,7 @@ class AlgoConfig(Record):
         if self.aggregate == "constant_length" and self.constant_length_tokens is None:
             faults.append("aggregate=constant_length needs constant_length_tokens")
         if self.kl.weighting != "none" and self.token_weight.kind == "none":
-            faults.append(
-                "kl.weighting needs a token_weight; with token_weight.kind=none use kl.weighting=none"
-            )
+            faults.append("kl.weighting needs a token_weight; with token_weight.kind=none use kl.weighting=none")
         if self.kl.weighting == "inside" and self.kl.estimator != "k3":
             faults.append("kl.weighting=inside is Eq. 10, defined for kl.estimator=k3 only")
         if self.clip_on == "weighted_ratio" and self.token_weight.kind == "none":
@@ -137,14 +138,11 @@ class AlgoConfig(Record):
 class LoraConfig(Record):
     rank: PositiveInt = 16
     alpha: PositiveInt = 32
-    dropout: Fraction = 0.0
     target_modules: tuple[str, ...] | Literal["all-linear"] = "all-linear"
 
 
 class ModelConfig(Record):
-    path: str = Field(
-        "smollm2-135m", description="a fetched name (agent-rl fetch), a hub id, or a local folder"
-    )
+    path: str = Field("smollm2-135m", description="a fetched name (agent-rl fetch), a hub id, or a local folder")
     revision: str | None = None
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="compute dtype; auto: bfloat16 where the machine has bf16 instructions"
@@ -167,12 +165,22 @@ class SamplerConfig(Record):
 class ToolsConfig(Record):
     url: str = "http://127.0.0.1:8900"
     token_file: str | None = None
-    autostart: bool = Field(
-        False, description="start a tool server over `index` for the run and stop it after"
-    )
+    autostart: bool = Field(False, description="start a tool server over `index` for the run and stop it after")
     index: str = Field("indexes/miniwiki", description="used by autostart only")
     call_timeout_s: PositiveFloat = 30.0
     max_connections: PositiveInt = 64
+
+    @field_validator("url")
+    @classmethod
+    def _is_an_address(cls, url: str) -> str:
+        try:
+            parts = urlsplit(url)
+            whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # a port beyond 65535, a bracket that is not closed
+            whole = False
+        if not whole:
+            raise ValueError(f"{url!r} is not an address; write it as http://127.0.0.1:8900")
+        return url
 
 
 class RolloutConfig(Record):
@@ -184,15 +192,11 @@ class RolloutConfig(Record):
     max_observation_tokens: PositiveInt = 500
     max_prompt_tokens: PositiveInt = 1024
     rollout_timeout_s: PositiveFloat = 300.0
-    correct_invalid_action: bool = Field(
-        False, description="answer a turn without call or answer with a hint"
-    )
+    correct_invalid_action: bool = Field(False, description="answer a turn without call or answer with a hint")
     group_size: PositiveInt = 8
     min_group: PositiveInt = Field(2, description="scored members a group needs to be trained on")
     retries: NonNegativeInt = Field(1, description="times a trajectory broken by infrastructure is run again")
-    max_failed_fraction: Fraction = Field(
-        0.5, description="a step with more broken trajectories ends the run"
-    )
+    max_failed_fraction: Fraction = Field(0.5, description="a step with more broken trajectories ends the run")
     max_in_flight: PositiveInt = 128
 
 
@@ -275,7 +279,7 @@ class RunConfig(Record):
     logging: LoggingConfig = LoggingConfig()
     backend: EmbeddedBackend = EmbeddedBackend()
     seed: int = 0
-    run_dir: str = Field("runs/search", description="where everything of the run is written")
+    run_dir: PathText = Field("runs/search", description="where everything of the run is written")
     resume: Literal["auto", "never", "must"] = Field(
         "auto",
         description="auto: continue a run found in run_dir; never: refuse to touch one; must: need one",
@@ -329,20 +333,20 @@ class BuildIndexConfig(Record):
     corpus: CorpusConfig = MiniwikiWorld()
     encoder: EncoderConfig = EncoderConfig()
     index: Literal["flat"] = "flat"
-    out: str = "indexes/miniwiki"
+    out: PathText = "indexes/miniwiki"
     overwrite: bool = False
 
 
 class SearchToolConfig(Record):
     max_batch: PositiveInt = 64
     max_queue: PositiveInt = 1024
-    max_top_k: PositiveInt = 100
+    max_top_k: Annotated[int, Field(gt=0, le=2048)] = 100
     max_query_chars: PositiveInt = 2000
     cache_entries: NonNegativeInt = 10_000
 
 
 class ServeToolsConfig(Record):
-    index: str = "indexes/miniwiki"
+    index: PathText = "indexes/miniwiki"
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8900
     token_file: str | None = None

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import random
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from agent_rl.config.schema import RunConfig
-from agent_rl.errors import ArtifactError, TrainingError, UsageError
+from agent_rl.errors import TrainingError, UsageError
 from agent_rl.evaluation.metrics import Interval, avg_at_k, bootstrap_interval, paired_difference, pass_at_k
 from agent_rl.rollout.assemble import (
-    check_tools,
-    make_codec,
     make_plan,
-    make_spec,
-    make_task,
-    make_tools,
-    start_tools,
 )
 from agent_rl.rollout.engine import RolloutSpec, derive_seed
 from agent_rl.rollout.groups import Group, GroupPlan, run_groups
@@ -159,9 +151,7 @@ def _summarise(rows: Sequence[dict[str, Any]], mode: str) -> dict[str, Any]:
                 table.setdefault(row["item_id"], []).append(float(row[part]))
         if table:
             tables[part] = table
-    found: dict[str, Any] = {
-        part: _as_dict(bootstrap_interval(list(table.values()))) for part, table in tables.items()
-    }
+    found: dict[str, Any] = {part: _as_dict(bootstrap_interval(list(table.values()))) for part, table in tables.items()}
     em = list(tables["em"].values())
     samples = len(em[0])
     if samples > 1:
@@ -201,9 +191,7 @@ def load(folder: Path, label: str) -> EvalResult | None:
     if not summary.is_file():
         return None
     rows = (folder / f"{label}.jsonl").read_text(encoding="utf-8").splitlines()
-    return EvalResult(
-        label, json.loads(summary.read_text(encoding="utf-8")), [json.loads(row) for row in rows]
-    )
+    return EvalResult(label, json.loads(summary.read_text(encoding="utf-8")), [json.loads(row) for row in rows])
 
 
 def drop_later(folder: Path, step: int) -> None:
@@ -234,55 +222,3 @@ def describe(result: EvalResult) -> str:
             parts.append(f"{name} {em['mean']:.3f} [{em['low']:.3f}, {em['high']:.3f}]")
     where = f"{result.summary['questions']} {result.summary['split']} questions"
     return f"eval {result.label}: {', '.join(parts)} on {where}, {result.summary['seconds']:.0f} s"
-
-
-def evaluate_command(config: RunConfig, checkpoint: str | None, out: Path) -> None:
-    """`agent-rl eval`: load the model, answer, store ``out/<label>.json`` and ``.jsonl``, print the table."""
-    from agent_rl.models import resolve_model_path
-    from agent_rl.samplers.hf import HFSampler
-    from agent_rl.train.policy import load_model
-
-    task = make_task(config)
-    items = choose_items(task, config.eval.split, config.eval.questions, config.eval.seed)
-    path, label, step = resolve_model_path(config.model.path), "model", 0
-    if checkpoint is not None:
-        path, label, step = find_model(config, checkpoint)
-    model, tokenizer = load_model(path, config.model)
-    codec = make_codec(config, model, tokenizer)
-
-    async def run() -> EvalResult:
-        sampler = HFSampler(model, codec, max_batch=config.sampler.max_batch)
-        try:
-            async with make_tools(config) as tools:
-                await check_tools(config, tools)
-                spec = make_spec(config, task, codec, sampler, tools, temperature=config.rollout.temperature)
-                return await evaluate(config, spec, items, label=label, step=step, log=print)
-        finally:
-            sampler.close()
-
-    with ExitStack() as stack:
-        start_tools(config, stack)
-        result = asyncio.run(run())
-    save(result, out)
-    print(describe(result))
-    print(f"rows: {out / (label + '.jsonl')}   summary: {out / (label + '.json')}")
-
-
-def find_model(config: RunConfig, checkpoint: str) -> tuple[str, str, int]:
-    """(model folder, label, step) of ``latest``, a step number, or a path to a checkpoint or model folder."""
-    from agent_rl.train.checkpoint import find_checkpoints
-
-    found = find_checkpoints(Path(config.run_dir))
-    if checkpoint == "latest" or checkpoint.isdigit():
-        wanted = [c for c in found if checkpoint == "latest" or c.step == int(checkpoint)]
-        if not wanted:
-            have = ", ".join(str(c.step) for c in found) or "none"
-            raise ArtifactError(
-                f"checkpoint={checkpoint}: not in {config.run_dir}/checkpoints (steps there: {have})"
-            )
-        return str(wanted[-1].model_dir), f"step_{wanted[-1].step:06d}", wanted[-1].step
-    path = Path(checkpoint)
-    inner = path / "model"
-    if not path.is_dir():
-        raise ArtifactError(f"checkpoint={checkpoint}: no such folder; give latest, a step, or a path")
-    return str(inner if inner.is_dir() else path), path.name, 0

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from agent_rl.config.schema import MiniwikiWorld, RunConfig
 from agent_rl.errors import InfrastructureError, UsageError
@@ -20,6 +22,9 @@ from tasks.base import Task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+TOKEN_ENV = "AGENT_RL_TOOL_TOKEN"
 
 
 def make_task(config: RunConfig) -> Task:
@@ -71,18 +76,28 @@ def make_plan(config: RunConfig, *, size: int) -> GroupPlan:
 
 
 def make_tools(config: RunConfig) -> ToolClient:
-    token = None
-    if config.tools.token_file is not None:
-        try:
-            token = Path(config.tools.token_file).read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise UsageError(f"tools.token_file={config.tools.token_file}: {error.strerror}") from error
     return ToolClient(
         config.tools.url,
-        token=token,
+        token=read_token(config.tools.token_file),
         call_timeout_s=config.tools.call_timeout_s,
         max_connections=config.tools.max_connections,
     )
+
+
+def read_token(token_file: str | None) -> str | None:
+    """The bearer token, as the tool server finds it: the file, else ``$AGENT_RL_TOOL_TOKEN``, else None."""
+    source, token = TOKEN_ENV, os.environ.get(TOKEN_ENV, "").strip()
+    if token_file is None and not token:
+        return None
+    if token_file is not None:
+        source = f"tools.token_file={token_file}"
+        try:
+            token = Path(token_file).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{source}: {getattr(error, 'strerror', None) or error}") from error
+    if not (token and token.isascii() and token.isprintable()):
+        raise UsageError(f"{source} holds no token: one line of plain ASCII letters and digits is needed")
+    return token
 
 
 def start_tools(config: RunConfig, stack: ExitStack) -> None:
@@ -100,7 +115,8 @@ async def check_tools(config: RunConfig, tools: ToolClient) -> None:
     Raises UsageError, with what to type, where none answers or it says that it cannot serve.
     """
     try:
-        while (health := await tools.health())["status"] == "loading":
+        # Polling: the server is another process, there is no event to wait on.
+        while (health := await tools.health())["status"] == "loading":  # noqa: ASYNC110
             await asyncio.sleep(0.5)
         if health["status"] != "ready":
             raise UsageError(f"the tool server at {config.tools.url} cannot serve: {health}")
@@ -109,7 +125,7 @@ async def check_tools(config: RunConfig, tools: ToolClient) -> None:
             raise UsageError(f"the tool server at {config.tools.url} lacks {sorted(lacking)}: {health}")
         _check_corpus(config, health.get("index", {}).get("corpus", ""))
     except InfrastructureError as error:
-        port = config.tools.url.rsplit(":", 1)[-1].strip("/")
+        port = urlsplit(config.tools.url).port or 80
         raise UsageError(
             f"no tool server answers at {config.tools.url} ({error}); start one in another terminal:\n"
             f"  agent-rl serve-tools index={config.tools.index} port={port}\n"

@@ -2,54 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import ExitStack
 from pathlib import Path
 
 from agent_rl.config.schema import RunConfig
-from agent_rl.rollout.assemble import (
-    check_tools,
-    make_codec,
-    make_plan,
-    make_spec,
-    make_task,
-    make_tools,
-    start_tools,
-)
+from agent_rl.evaluation.run import choose_items
+from agent_rl.models import resolve_model_path
+from agent_rl.rollout.assemble import make_plan, make_task
+from agent_rl.rollout.codec import TokenCodec
+from agent_rl.rollout.engine import RolloutSpec
 from agent_rl.rollout.groups import Group, run_groups
 from agent_rl.rollout.ledger import Author
 from agent_rl.rollout.record import trajectory_record, write_records
+from agent_rl.rollout.serving import with_model
 from agent_rl.rollout.statistics import rollout_metrics
 from agent_rl.rollout.trajectory import Trajectory
+from agent_rl.train.checkpoint import find_model
 
 
 def rollout_command(config: RunConfig, questions: int, out: Path, checkpoint: str | None = None) -> None:
     """Sample ``rollout.group_size`` trajectories for each of ``questions`` questions of ``eval.split``."""
-    from agent_rl.evaluation.run import choose_items, find_model
-    from agent_rl.models import resolve_model_path
-    from agent_rl.samplers.hf import HFSampler
-    from agent_rl.train.policy import load_model
-
     task = make_task(config)
     items = choose_items(task, config.eval.split, questions, config.seed)
-    path = find_model(config, checkpoint)[0] if checkpoint else resolve_model_path(config.model.path)
-    model, tokenizer = load_model(path, config.model)
-    codec = make_codec(config, model, tokenizer)
+    path = find_model(Path(config.run_dir), checkpoint)[0] if checkpoint else resolve_model_path(config.model.path)
 
-    async def run() -> list[Group]:
-        sampler = HFSampler(model, codec, max_batch=config.sampler.max_batch)
-        try:
-            async with make_tools(config) as tools:
-                await check_tools(config, tools)
-                spec = make_spec(config, task, codec, sampler, tools, temperature=config.rollout.temperature)
-                plan = make_plan(config, size=config.rollout.group_size)
-                return await run_groups(items, spec, plan, seed=config.seed, label="rollout")
-        finally:
-            sampler.close()
+    async def sample(spec: RolloutSpec) -> tuple[list[Group], TokenCodec]:
+        plan = make_plan(config, size=config.rollout.group_size)
+        return await run_groups(items, spec, plan, seed=config.seed, label="rollout"), spec.codec
 
-    with ExitStack() as stack:
-        start_tools(config, stack)
-        groups = asyncio.run(run())
+    groups, codec = with_model(config, task, path, sample)
     everyone = [trajectory for group in groups for trajectory in group.trajectories]
     path_out = out / "rollouts.jsonl.gz"
     write_records(path_out, (trajectory_record(t, codec, step=0, split=config.eval.split) for t in everyone))

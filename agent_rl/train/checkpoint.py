@@ -89,3 +89,19 @@ def load_checkpoint(checkpoint: Checkpoint, policy: Policy) -> None:
     if manifest is None or manifest["format"] != FORMAT:
         raise ArtifactError(f"{checkpoint.path} is not a complete checkpoint of format {FORMAT}")
     policy.load_state(load_file(str(checkpoint.path / "trainer.safetensors"), device=str(policy.device)))
+
+
+def find_model(run_dir: Path, checkpoint: str) -> tuple[str, str, int]:
+    """(model folder, label, step) of ``latest``, a step number, or a path to a checkpoint or model folder."""
+    found = find_checkpoints(run_dir)
+    if checkpoint == "latest" or checkpoint.isdigit():
+        wanted = [c for c in found if checkpoint == "latest" or c.step == int(checkpoint)]
+        if not wanted:
+            have = ", ".join(str(c.step) for c in found) or "none"
+            raise ArtifactError(f"checkpoint={checkpoint}: not in {run_dir}/checkpoints (steps there: {have})")
+        return str(wanted[-1].model_dir), f"step_{wanted[-1].step:06d}", wanted[-1].step
+    path = Path(checkpoint)
+    inner = path / "model"
+    if not path.is_dir():
+        raise ArtifactError(f"checkpoint={checkpoint}: no such folder; give latest, a step, or a path")
+    return str(inner if inner.is_dir() else path), path.name, 0

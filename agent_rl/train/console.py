@@ -1,4 +1,4 @@
-"""Progress of long work: a bar with rate and time left on a terminal, plain lines elsewhere."""
+"""What a run says while it works: a bar with rate and time left on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -34,3 +34,23 @@ def progress(label: str, total: int, unit: str, log: Callable[[str], None]) -> I
             log(f"{label}: {done}/{total} {unit}, {rate:.1f} {unit}/s{left}")
 
     yield advance
+
+
+def step_line(step: int, steps: int, found: dict[str, float]) -> str:
+    """The metrics of a step that a person watches, in one line."""
+
+    def show(name: str, label: str, digits: int = 3) -> str:
+        return f" {label} {found[name]:.{digits}f}" if name in found else ""
+
+    return (
+        f"step {step}/{steps}"
+        + show("reward/mean", "reward")
+        + show("reward/em", "EM")
+        + show("rollout/searches_mean", "searches", 2)
+        + show("objective/grad_norm", "grad", 2)
+        + show("weight/mean", "w", 2)
+        + show("objective/entropy", "entropy")
+        + show("mismatch/mean_abs_logp", "mismatch", 4)
+        + show("rollout/failed", "failed", 0)
+        + f" | rollout {found['time/rollout_s']:.1f} s, update {found.get('time/update_s', 0.0):.1f} s"
+    )

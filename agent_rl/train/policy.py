@@ -77,7 +77,6 @@ class Policy:
                 LoraConfig(
                     r=config.lora.rank,
                     lora_alpha=config.lora.alpha,
-                    lora_dropout=config.lora.dropout,
                     target_modules=modules if isinstance(modules, str) else list(modules),
                     task_type="CAUSAL_LM",
                 ),

@@ -31,13 +31,14 @@ from agent_rl.rollout.statistics import rollout_metrics
 from agent_rl.rollout.tool_client import ToolClient
 from agent_rl.train.batch import TrainSequence
 from agent_rl.train.checkpoint import save_checkpoint
-from agent_rl.train.console import progress
+from agent_rl.train.console import progress, step_line
 from agent_rl.train.interrupt import InterruptFlag
 from agent_rl.train.metrics import MetricsLog
 from agent_rl.train.order import ItemOrder
-from agent_rl.train.policy import Policy, learning_rate, load_model
+from agent_rl.train.policy import Policy, load_model
 from agent_rl.train.run_dir import RunDir
-from agent_rl.train.update import Mismatch, UpdateSettings, store_old_logprobs, update
+from agent_rl.train.step import step_updates, training_sequences
+from agent_rl.train.update import UpdateSettings
 from agent_rl.train.warmup import OracleSampler, oracle_trajectories, supervised_epochs, supervised_step
 from tasks.base import TaskItem
 
@@ -85,9 +86,7 @@ def _run(config: RunConfig, log: Log, *, rl: bool) -> TrainResult:
             return TrainResult(run_dir.path, start.step)
         task = make_task(config)
         start_tools(config, stack)
-        asyncio.run(
-            _check_server(config)
-        )  # before the model is loaded: the commonest mistake is quick to see
+        asyncio.run(_check_server(config))  # before the model is loaded: the commonest mistake is quick to see
         if config.backend.threads:
             import torch
 
@@ -117,9 +116,7 @@ async def _check_server(config: RunConfig) -> None:
 class Trainer:
     """State of one run. ``step`` counts finished RL steps; -1 before the warm-up is over."""
 
-    def __init__(
-        self, config: RunConfig, run_dir: RunDir, task: Any, policy: Policy, tokenizer: Any, log: Log
-    ) -> None:
+    def __init__(self, config: RunConfig, run_dir: RunDir, task: Any, policy: Policy, tokenizer: Any, log: Log) -> None:
         from agent_rl.samplers.hf import HFSampler
 
         self.config, self.run_dir, self.task, self.policy = config, run_dir, task, policy
@@ -172,11 +169,7 @@ class Trainer:
         dropped = self.metrics.rewind(start.step)
         self.log(
             f"resuming {self.config.run_dir} after step {start.step}"
-            + (
-                f"; {dropped} later lines of metrics.jsonl dropped, their steps are done again"
-                if dropped
-                else ""
-            )
+            + (f"; {dropped} later lines of metrics.jsonl dropped, their steps are done again" if dropped else "")
         )
 
     def close(self) -> None:
@@ -203,9 +196,7 @@ class Trainer:
             self.log("stopped in the warm-up, of which nothing is kept; the same command begins it again")
         return TrainResult(self.run_dir.path, max(self.step, 0), interrupted=not finished)
 
-    async def _phases(
-        self, spec: RolloutSpec, tools: ToolClient, interrupt: InterruptFlag, *, rl: bool
-    ) -> None:
+    async def _phases(self, spec: RolloutSpec, tools: ToolClient, interrupt: InterruptFlag, *, rl: bool) -> None:
         if self.step < 0:
             if self.config.warmup.traces:
                 await self._warmup(spec, interrupt)
@@ -232,15 +223,11 @@ class Trainer:
     async def _warmup(self, spec: RolloutSpec, interrupt: InterruptFlag) -> None:
         settings = self.config.warmup
         if settings.traces > len(self.order.items):
-            self.log(
-                f"warmup.traces={settings.traces}, but there are {len(self.order.items)} training questions"
-            )
+            self.log(f"warmup.traces={settings.traces}, but there are {len(self.order.items)} training questions")
         items = self.order.take(0, min(settings.traces, len(self.order.items)), label="warmup")
         with progress("demonstrations", len(items), "traces", self.log) as advance:
             oracle = OracleSampler(spec)
-            traces = await oracle_trajectories(
-                items, replace(spec, sampler=oracle), on_done=lambda _: advance()
-            )
+            traces = await oracle_trajectories(items, replace(spec, sampler=oracle), on_done=lambda _: advance())
         batches = supervised_epochs(len(traces), settings.epochs, settings.batch_size, self.config.seed)
         with progress("warm-up", len(batches), "updates", self.log) as advance:
             for index, batch in enumerate(batches):
@@ -256,9 +243,7 @@ class Trainer:
                 await asyncio.sleep(0)  # lets Ctrl-C in between two updates
                 interrupt.check()
         self.sampler.policy_updated(0)
-        self.log(
-            f"warm-up: {len(traces)} demonstrations, {len(batches)} updates, last loss {found['warmup/loss']:.3f}"
-        )
+        self.log(f"warm-up: {len(traces)} demonstrations, {len(batches)} updates, last loss {found['warmup/loss']:.3f}")
 
     async def _step(self, step: int, spec: RolloutSpec) -> None:
         began = time.perf_counter()
@@ -272,8 +257,9 @@ class Trainer:
         rollout_s = time.perf_counter() - began
         found = rollout_metrics(groups)
         self._check_failures(step, groups, found)
-        sequences = self._sequences(groups)
-        found |= self._updates(step, [sequence for sequence in sequences.values() if sequence is not None])
+        sequences = training_sequences(groups, self.objective)
+        trained = [sequence for sequence in sequences.values() if sequence is not None]
+        found |= step_updates(self.policy, self.objective, trained, config.train, self.settings, step=step)
         self.step = step
         self.sampler.policy_updated(step)
         found |= self._sampler_metrics(rollout_s)
@@ -288,7 +274,7 @@ class Trainer:
         # Before the checkpoint, and with no await since the update: a run that is killed or stopped at any point
         # then has a line for every step of its checkpoint, and resuming drops the lines of later ones.
         self.metrics.write("train", step, found)
-        self.log(_line(step, config.train.steps, found))
+        self.log(step_line(step, config.train.steps, found))
         if step % config.train.checkpoint_every_steps == 0:
             self._checkpoint()
 
@@ -303,62 +289,6 @@ class Trainer:
                 f"{self.config.rollout.max_failed_fraction:g}); first: {reason}. A checkpoint of step {self.step} is "
                 "written: mend the cause and give the same command to go on"
             )
-
-    def _sequences(self, groups: Sequence[Group]) -> dict[str, TrainSequence | None]:
-        """By session, what is trained on; None for trajectories that are not (unscored, or of a dropped group)."""
-        members = [(place, t) for place, group in enumerate(groups) for t in group.trajectories]
-        kept = [groups[place].kept for place, _ in members]
-        advantages = self.objective.advantages(
-            [
-                t.score.value if t.score is not None and keep else None
-                for (_, t), keep in zip(members, kept, strict=True)
-            ],
-            [place for place, _ in members],
-        )
-        made: dict[str, TrainSequence | None] = {}
-        for (place, trajectory), keep, advantage in zip(members, kept, advantages.tolist(), strict=True):
-            made[trajectory.session] = None
-            if keep and trajectory.scored:
-                ledger = trajectory.ledger
-                made[trajectory.session] = TrainSequence(
-                    ledger.input_ids, ledger.loss_mask, ledger.logprobs, advantage, group=place
-                )
-        return made
-
-    def _updates(self, step: int, sequences: Sequence[TrainSequence]) -> dict[str, float]:
-        """``updates_per_rollout`` optimiser steps, each on whole groups; metrics are their means."""
-        count = self.config.train.updates_per_rollout
-        if not sequences:
-            return {"objective/empty_batch": 1.0}
-        if count > 1:
-            store_old_logprobs(self.policy, sequences, self.settings)
-        places = sorted({sequence.group for sequence in sequences})
-        mismatch = Mismatch()
-        collected: list[dict[str, float]] = []
-        for index in range(count):
-            chosen = set(places[index::count])
-            batch = [sequence for sequence in sequences if sequence.group in chosen]
-            if not batch:
-                continue
-            rate = learning_rate(
-                self.config.train.optim, (step - 1) * count + index, self.config.train.steps * count
-            )
-            collected.append(
-                update(
-                    self.policy,
-                    self.objective,
-                    batch,
-                    self.settings,
-                    lr=rate,
-                    mismatch=mismatch if index == 0 else None,
-                )
-            )
-        found = {
-            name: sum(metrics.get(name, 0.0) for metrics in collected) / len(collected)
-            for name in {name for metrics in collected for name in metrics}
-        }
-        found["time/update_s"] = sum(metrics["time/update_s"] for metrics in collected)
-        return dict(sorted(found.items())) | mismatch.metrics()
 
     def _sampler_metrics(self, rollout_s: float) -> dict[str, float]:
         stats = self.sampler.take_stats()
@@ -423,9 +353,7 @@ class Trainer:
         items = evaluation.choose_items(
             self.task, self.config.eval.split, self.config.eval.questions, self.config.eval.seed
         )
-        result = await evaluation.evaluate(
-            self.config, spec, items, label=label, step=self.step, log=self.log
-        )
+        result = await evaluation.evaluate(self.config, spec, items, label=label, step=self.step, log=self.log)
         self.sampler.take_stats()
         ems = {m: result.summary[m]["em"]["mean"] for m in ("greedy", "sampled") if m in result.summary}
         self.metrics.write("eval", self.step, {f"{mode}_em": em for mode, em in ems.items()})
@@ -436,25 +364,5 @@ class Trainer:
             comparison = evaluation.compare(before, result)
             evaluation.save_comparison(comparison, folder)
             for name, found in comparison.items():
-                self.log(
-                    f"{name}: {found['mean']:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}] (paired, 95 %)"
-                )
+                self.log(f"{name}: {found['mean']:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}] (paired, 95 %)")
         return result
-
-
-def _line(step: int, steps: int, found: dict[str, float]) -> str:
-    def show(name: str, label: str, digits: int = 3) -> str:
-        return f" {label} {found[name]:.{digits}f}" if name in found else ""
-
-    return (
-        f"step {step}/{steps}"
-        + show("reward/mean", "reward")
-        + show("reward/em", "EM")
-        + show("rollout/searches_mean", "searches", 2)
-        + show("objective/grad_norm", "grad", 2)
-        + show("weight/mean", "w", 2)
-        + show("objective/entropy", "entropy")
-        + show("mismatch/mean_abs_logp", "mismatch", 4)
-        + show("rollout/failed", "failed", 0)
-        + f" | rollout {found['time/rollout_s']:.1f} s, update {found.get('time/update_s', 0.0):.1f} s"
-    )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from agent_rl.config.schema import MiniwikiData, RunConfig, SearchTask, ToolsConfig
 from agent_rl.errors import UsageError
-from agent_rl.rollout.assemble import check_tools, make_tools
+from agent_rl.rollout.assemble import check_tools, make_tools, read_token
 
 
 def config_of(url: str = "http://127.0.0.1:9", **data: int) -> RunConfig:
@@ -62,3 +63,23 @@ def test_a_server_that_cannot_serve_this_run(answer: dict, text: str) -> None:
 
 def test_another_corpus_may_hold_the_answers_too() -> None:
     asyncio.run(check_tools(config_of(), Health({**READY, "index": {"corpus": "everything.jsonl"}})))
+
+
+def test_the_token_is_found_as_the_server_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AGENT_RL_TOOL_TOKEN", raising=False)
+    assert read_token(None) is None
+    monkeypatch.setenv("AGENT_RL_TOOL_TOKEN", " word\n")
+    assert read_token(None) == "word"
+    file = tmp_path / "token"
+    file.write_text("other\n")
+    assert read_token(str(file)) == "other"
+
+
+@pytest.mark.parametrize("content", [b"", b" \n", b"two\nlines", "wörd".encode(), b"\xff\xfe"])
+def test_a_token_that_no_request_can_carry_is_refused(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(content)
+    with pytest.raises(UsageError, match=r"tools\.token_file="):
+        read_token(str(file))
+    with pytest.raises(UsageError, match="No such file"):
+        read_token(str(tmp_path / "absent"))

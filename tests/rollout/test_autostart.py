@@ -49,9 +49,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not is_fetched(MINILM):
         pytest.skip("minilm is not in the cache: run `agent-rl fetch minilm` first")
     out = tmp_path_factory.mktemp("autostart") / "index"
-    passages = [
-        Passage(str(n), f"Town {n}", f"Town {n} was founded in the year {1500 + n}.") for n in range(40)
-    ]
+    passages = [Passage(str(n), f"Town {n}", f"Town {n} was founded in the year {1500 + n}.") for n in range(40)]
     build_index(passages, EncoderSpec(path="minilm"), out, progress=False)
     return out
 
@@ -61,13 +59,11 @@ def url() -> str:
     return f"http://127.0.0.1:{free_port()}"
 
 
-@pytest.mark.parametrize(
-    "bad", ["http://10.1.2.3:8900", "http://127.0.0.1", "http://127.0.0.1:x", "nonsense"]
-)
+@pytest.mark.parametrize("bad", ["http://10.1.2.3:8900", "http://127.0.0.1", "http://127.0.0.1:x", "nonsense"])
 def test_only_a_loopback_address_with_a_port_is_started(bad: str, tmp_path: Path) -> None:
     with (
         pytest.raises(UsageError, match=r"tools\.url="),
-        autostarted_tool_server(ToolsConfig(url=bad, autostart=True), tmp_path / "server.log"),
+        autostarted_tool_server(ToolsConfig.model_construct(url=bad, autostart=True), tmp_path / "server.log"),
     ):
         pass
 

@@ -81,7 +81,7 @@ def test_ids_are_never_made_again_from_text() -> None:
 def test_stop_string_that_ends_inside_a_token() -> None:
     """NovaSky-AI/SkyRL#778: ids stay whole, the parsed text ends with the stop string."""
     codec = ToyCodec([*"say 1<rch>/\n", "</sea", "rch>!", "<search>"])
-    turn = SampledTurn(codec.encode("<search>a") + [12, 13], [-0.1] * 4, "stop", "</search>", version=0)
+    turn = SampledTurn([*codec.encode("<search>a"), 12, 13], [-0.1] * 4, "stop", "</search>", version=0)
     answers = iter([turn, SampledTurn([codec.eos_id], [-0.1], "stop", None, version=0)])
     codec_text = "<search>a</search>!"
     assert codec.decode(turn.ids) == codec_text

@@ -15,9 +15,10 @@ FRAME = ("\n<information>\n", "\n</information>\n")
 def test_whole_documents_are_dropped_from_the_end() -> None:
     """verl-project/verl#4918: the closing tag survives truncation."""
     body = "Doc 1 abc\nDoc 2 def\nDoc 3 ghi"
-    ids, text, cut = fit_observation(body, FRAME, len(CODEC.encode(FRAME[0] + "Doc 1 abc\nDoc 2 def" + FRAME[1])), CODEC)
+    wanted = FRAME[0] + "Doc 1 abc\nDoc 2 def" + FRAME[1]
+    ids, text, cut = fit_observation(body, FRAME, len(CODEC.encode(wanted)), CODEC)
     assert cut
-    assert text == FRAME[0] + "Doc 1 abc\nDoc 2 def" + FRAME[1]
+    assert text == wanted
     assert CODEC.decode(ids) == text
 
 
