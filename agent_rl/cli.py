@@ -7,6 +7,7 @@ one place where an error becomes a message and an exit code: 0 done, 1 failed, 2
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 import traceback
@@ -31,6 +32,10 @@ def main(argv: list[str] | None = None) -> int:
     # Before torch is imported: by default OpenMP threads spin while they wait for each other, and as soon as
     # another process (the tool server) has one of the cores, every forward pass takes many times as long.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # What a model wrote is shown on terminals that cannot show all of it; hours of work must not end there.
+            stream.reconfigure(errors="backslashreplace")
     debug = args.debug or os.environ.get("AGENT_RL_DEBUG") == "1"
     try:
         from agent_rl.layout import assert_layout
@@ -75,6 +80,8 @@ def explain(error: Exception) -> tuple[str, int]:
 def _disk_full(error: BaseException | None) -> str | None:
     """The message where the error, or what it came from (libraries wrap it in their own), is a full disk."""
     while error is not None:
+        if type(error).__name__ == "DiskFull":
+            return str(error)  # it knows where, and what to do
         number = error.errno if isinstance(error, OSError) else None
         if number in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(error):
             path = getattr(error, "filename", None)

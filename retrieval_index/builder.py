@@ -12,7 +12,7 @@ from retrieval_index.card import measure
 from retrieval_index.corpus import Passage, PassageStore, read_jsonl, write_store
 from retrieval_index.download import disk_full_means
 from retrieval_index.encoder import Encoder, EncoderSpec, TextEncoder
-from retrieval_index.errors import EncoderError, IndexExists, RetrievalError
+from retrieval_index.errors import EncoderError, IndexExists, IndexNotWritable, RetrievalError
 from retrieval_index.index import INDEX_FILE, MANIFEST_FILE, IndexManifest, read_manifest
 from retrieval_index.progress import Progress
 
@@ -37,27 +37,36 @@ def build_index(
     file's name). ``report`` is given the index card as text. The work is done in a folder beside ``out`` that
     is renamed at the end, so ``out`` is either complete or untouched.
 
-    Raises IndexExists (``out`` is there and ``overwrite`` is false, or is no index), CorpusError,
-    EncoderError.
+    Raises IndexExists (``out`` is there and ``overwrite`` is false, or is no index), IndexNotWritable,
+    CorpusError, EncoderError, DiskFull.
     """
     from filelock import FileLock
 
     out = Path(out)
     _may_write(out, overwrite)
     if isinstance(corpus, str | Path):
-        name = corpus_name or Path(corpus).name
+        name, source = corpus_name or Path(corpus).name, str(corpus)
         passages: Iterable[Passage] = read_jsonl(corpus)
     else:
         name, passages = corpus_name or "passages", corpus
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(out.parent / f".{out.name}.lock"):
+        source = name
+    lock_file = out.parent / f".{out.name}.lock"
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        lock_file.touch()  # where a lock file cannot be made, FileLock may wait for ever
+    except OSError as error:
+        raise IndexNotWritable(
+            f"{out} cannot be written ({error.filename}: {error.strerror}); choose another `out`"
+        ) from error
+    with FileLock(lock_file):
+        _restore(out)
         _may_write(out, overwrite)  # another process may have finished it while we waited
         staging = out.parent / f".{out.name}.building"
         shutil.rmtree(staging, ignore_errors=True)  # left by a build that was killed; we hold the lock
         staging.mkdir()
         try:
-            with disk_full_means(out.parent, None):
-                manifest = _build(passages, name, encoder, staging, progress, batch_size)
+            with disk_full_means(out.parent, None, "choose another `out`"):
+                manifest = _build(passages, name, source, encoder, staging, progress, batch_size)
             _put_in_place(staging, out)
         except BaseException:
             shutil.rmtree(staging, ignore_errors=True)
@@ -74,13 +83,16 @@ def _may_write(out: Path, overwrite: bool) -> None:
         read_manifest(out)
     except RetrievalError:
         # never delete what is not ours, whatever `overwrite` says
-        raise IndexExists(
-            f"{out} exists and is not an index; choose another `out`, or remove it yourself"
-        ) from None
+        raise IndexExists(f"{out} exists and is not an index; choose another `out`, or remove it yourself") from None
     if not overwrite:
-        raise IndexExists(
-            f"{out} already holds an index; set overwrite=true to replace it, or choose another `out`"
-        )
+        raise IndexExists(f"{out} already holds an index; set overwrite=true to replace it, or choose another `out`")
+
+
+def _restore(out: Path) -> None:
+    """Put back the index that a build was about to replace when it was killed between its two renames."""
+    old = out.parent / f".{out.name}.replaced"
+    if old.exists() and not out.exists():
+        old.rename(out)
 
 
 def _put_in_place(staging: Path, out: Path) -> None:
@@ -95,6 +107,7 @@ def _put_in_place(staging: Path, out: Path) -> None:
 def _build(
     passages: Iterable[Passage],
     name: str,
+    source: str,
     encoder: EncoderSpec | TextEncoder,
     folder: Path,
     progress: bool,
@@ -105,7 +118,7 @@ def _build(
     started = time.monotonic()
     # the whole corpus is read, checked and stored before the first passage is encoded: a bad line near the
     # end should cost seconds, not hours
-    rows, corpus_sha256 = write_store(passages, folder)
+    rows, corpus_sha256 = write_store(passages, folder, source)
     store = PassageStore(folder)
     model = Encoder(encoder, batch_size=batch_size) if isinstance(encoder, EncoderSpec) else encoder
     index = faiss.IndexFlatIP(model.dims)
@@ -139,7 +152,5 @@ def _add(index: Any, model: TextEncoder, shard: list[Passage]) -> None:
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
         bad = shard[int(np.flatnonzero(~finite)[0])]
-        raise EncoderError(
-            f"the encoder gave no finite vector for passage {bad.id!r} ({bad.contents[:80]!r})"
-        )
+        raise EncoderError(f"the encoder gave no finite vector for passage {bad.id!r} ({bad.contents[:80]!r})")
     index.add(np.ascontiguousarray(vectors, dtype=np.float32))

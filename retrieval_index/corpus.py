@@ -75,13 +75,13 @@ def _parse(line: bytes, where: str) -> Passage:
     except (ValueError, RecursionError) as error:
         raise CorpusError(f"{where}: not a line of JSON ({error})") from error
     if not isinstance(row, dict):
-        raise CorpusError(
-            f"{where}: expected an object with keys id and contents, found {type(row).__name__}"
-        )
+        raise CorpusError(f"{where}: expected an object with keys id and contents, found {type(row).__name__}")
     if "id" not in row:
         raise CorpusError(f"{where}: key 'id' is missing")
     identity = row["id"]
-    if isinstance(identity, bool) or not isinstance(identity, str | int) or identity == "":
+    if isinstance(identity, str) and identity:
+        identity = _text(row, "id", where)
+    elif isinstance(identity, bool) or not isinstance(identity, int):
         raise CorpusError(f"{where}: key 'id' must be a non-empty string or an integer, found {identity!r}")
     if "contents" in row:
         title, text = split_contents(_text(row, "contents", where))
@@ -100,12 +100,8 @@ def _text(row: dict[str, Any], key: str, where: str) -> str:
         raise CorpusError(f"{where}: key {key!r} must be a string, found {type(value).__name__}")
     try:
         value.encode("utf-8")
-    except (
-        UnicodeEncodeError
-    ) as error:  # "\ud800" is legal JSON but not text: it could not be stored or served
-        raise CorpusError(
-            f"{where}: key {key!r} holds a lone surrogate at character {error.start}"
-        ) from error
+    except UnicodeEncodeError as error:  # "\ud800" is legal JSON but not text: it could not be stored or served
+        raise CorpusError(f"{where}: key {key!r} holds a lone surrogate at character {error.start}") from error
     return value
 
 
@@ -118,13 +114,13 @@ def split_contents(contents: str) -> tuple[str, str]:
     return "", contents
 
 
-def write_store(passages: Iterable[Passage], folder: Path) -> tuple[int, str]:
+def write_store(passages: Iterable[Passage], folder: Path, source: str = "the corpus") -> tuple[int, str]:
     """Write ``passages.jsonl`` and ``offsets.npy`` into ``folder``; return the row count and the sha256 of
     the former.
 
     The stored form is canonical (one object per line with id, title, text), so the sum depends on the
     passages and not on the file they came from. Raises CorpusError on an id that was seen before, or on no
-    passage at all.
+    passage at all; it names ``source``.
     """
     offsets = bytearray()
     digest, position = hashlib.sha256(), 0
@@ -134,7 +130,10 @@ def write_store(passages: Iterable[Passage], folder: Path) -> tuple[int, str]:
             # a digest per id, not the id: ids may be long (URLs), and there may be tens of millions
             key = hashlib.blake2b(passage.id.encode(), digest_size=8).digest()
             if key in seen:
-                raise CorpusError(f"passage {row} has id {passage.id!r}, which an earlier passage has too")
+                raise CorpusError(
+                    f"{source}: passage {row + 1} has id {passage.id!r}, which an earlier passage has too; "
+                    "every passage needs an id of its own"
+                )
             seen.add(key)
             record = {"id": passage.id, "title": passage.title, "text": passage.text}
             line = json.dumps(record, ensure_ascii=False).encode("utf-8") + b"\n"
@@ -144,7 +143,7 @@ def write_store(passages: Iterable[Passage], folder: Path) -> tuple[int, str]:
             position += len(line)
     rows = len(offsets) // 8
     if not rows:
-        raise CorpusError("the corpus has no passages")
+        raise CorpusError(f"{source} has no passages")
     offsets += position.to_bytes(8, "little")
     np.save(folder / OFFSETS_FILE, np.frombuffer(offsets, dtype="<i8"))
     return rows, digest.hexdigest()
@@ -164,9 +163,7 @@ class PassageStore:
             self._offsets: np.ndarray = np.load(folder / OFFSETS_FILE, mmap_mode="r")
             self._bytes = np.memmap(self.path, dtype=np.uint8, mode="r")
         except (ValueError, EOFError) as error:
-            raise IndexIncomplete(
-                f"{folder}: the passage store is damaged ({error}); build it again"
-            ) from error
+            raise IndexIncomplete(f"{folder}: the passage store is damaged ({error}); build it again") from error
         if self._offsets.ndim != 1 or len(self._offsets) < 2 or int(self._offsets[-1]) != len(self._bytes):
             raise IndexIncomplete(
                 f"{self.path} has {len(self._bytes)} bytes, {folder / OFFSETS_FILE} describes "

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
-from retrieval_index.errors import ChecksumError, FetchError
+from retrieval_index.errors import ChecksumError, DiskFull, FetchError
 from retrieval_index.progress import Progress
 
 if TYPE_CHECKING:
@@ -49,7 +49,10 @@ def index_url() -> str:
 
 def without_credentials(url: str) -> str:
     """The URL fit for a message: an index URL may carry a user name and password."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # not a URL at all: without what stands before an @
+        return url.rpartition("@")[2]
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
@@ -61,10 +64,10 @@ def find_file(project: str, filename: str, endpoint: str) -> tuple[str, int | No
     import requests
     from pypi_simple import NoSuchProjectError, PyPISimple
 
-    shown = without_credentials(endpoint)
+    shown, cert = without_credentials(endpoint), _certificates()
     try:
         with PyPISimple(endpoint) as index:
-            if cert := pip_setting("cert"):
+            if cert:
                 index.s.verify = cert
             page = index.get_project_page(project, timeout=TIMEOUT_S)
     except NoSuchProjectError:
@@ -73,13 +76,36 @@ def find_file(project: str, filename: str, endpoint: str) -> tuple[str, int | No
         raise FetchError(
             f"the package index {shown} cannot be reached ({type(error).__name__}); {_OTHER_INDEX}"
         ) from error
+    except ValueError as error:  # not a URL, or not a page that an index would send (a login page, say)
+        raise FetchError(
+            f"the package index {shown} gave no list of files ({type(error).__name__}: {_first_line(error)}); "
+            f"{_OTHER_INDEX}"
+        ) from error
     for package in page.packages:
         if package.filename == filename:
             return package.url, package.size
     raise FetchError(f"project {project!r} on {shown} has no file {filename!r}; {_OTHER_INDEX}")
 
 
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:200]
+
+
 _OTHER_INDEX = "check the network, or set PIP_INDEX_URL to an index that has it"
+
+
+def _certificates() -> str | None:
+    """pip's certificate file, if it is told of one. Raises FetchError where the file cannot be used."""
+    cert = pip_setting("cert")
+    if cert:
+        try:
+            ssl.create_default_context(cafile=cert)
+        except OSError as error:  # ssl.SSLError too
+            raise FetchError(
+                f"pip's setting cert={cert} is no usable certificate file ({error.strerror or error}); "
+                "mend or unset PIP_CERT"
+            ) from error
+    return cert
 
 
 def sha256_of(path: Path) -> str:
@@ -96,7 +122,7 @@ def download(url: str, part: Path, *, sha256: str, size: int | None, label: str,
     import httpx
 
     broken: Exception | None = None
-    cert = pip_setting("cert")
+    cert = _certificates()
     verify = ssl.create_default_context(cafile=cert) if cert else True
     with httpx.Client(follow_redirects=True, timeout=TIMEOUT_S, verify=verify) as client:
         for _ in range(ATTEMPTS):
@@ -104,11 +130,13 @@ def download(url: str, part: Path, *, sha256: str, size: int | None, label: str,
                 _append(client, url, part, size, label, progress)
                 break
             except httpx.HTTPStatusError as error:
-                raise FetchError(
-                    f"{without_credentials(url)} answered {error.response.status_code}"
-                ) from error
+                raise FetchError(f"{without_credentials(url)} answered {error.response.status_code}") from error
             except httpx.TransportError as error:
                 broken = error
+            except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # too many redirects, no such URL
+                raise FetchError(
+                    f"{without_credentials(url)} cannot be downloaded ({type(error).__name__}: {error}); {_OTHER_INDEX}"
+                ) from error
         else:
             raise FetchError(
                 f"the download of {label} broke {ATTEMPTS} times ({type(broken).__name__}); "
@@ -137,7 +165,7 @@ def _append(client: httpx.Client, url: str, part: Path, size: int | None, label:
         length = response.headers.get("Content-Length")
         total = have + int(length) if length else size
         with (
-            disk_full_means(part.parent, total),
+            disk_full_means(part.parent, total, OTHER_CACHE),
             part.open("ab" if resumed else "wb") as file,
             Progress(label, total, "B", done=have, enabled=progress) as shown,
         ):
@@ -148,15 +176,21 @@ def _append(client: httpx.Client, url: str, part: Path, size: int | None, label:
 
 
 @contextlib.contextmanager
-def disk_full_means(folder: Path, needed_bytes: int | None) -> Iterator[None]:
-    """Turn the operating system's "no space" into one readable FetchError."""
+def disk_full_means(folder: Path, needed_bytes: int | None, remedy: str) -> Iterator[None]:
+    """Turn "no space left" into one readable DiskFull, whichever library met it and whatever it made of it."""
     try:
         yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    except Exception as error:
+        if not _no_space(error):
             raise
         size = f" ({needed_bytes / 2**20:.0f} MiB needed)" if needed_bytes else ""
-        raise FetchError(
-            f"no space left under {folder}{size}; free some, or set AGENT_RL_CACHE "
-            "to a folder on another disk"
-        ) from error
+        raise DiskFull(f"disk full: no space left under {folder}{size}; free some, or {remedy}") from error
+
+
+OTHER_CACHE = "set AGENT_RL_CACHE to a folder on another disk"
+
+
+def _no_space(error: BaseException) -> bool:
+    """faiss and safetensors tell it in the text of an error of their own."""
+    number = error.errno if isinstance(error, OSError) else None
+    return number in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(error)

@@ -122,6 +122,11 @@ def _local_folder(path: str) -> Path:
             )
         )
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        if offline():
+            raise EncoderError(
+                f"encoder.path={path!r} has not been downloaded yet, and AGENT_RL_OFFLINE forbids it; "
+                "unset AGENT_RL_OFFLINE, or give a local folder"
+            ) from error
         raise EncoderError(f"encoder.path={path!r} cannot be had from the hub: {error}") from error
 
 
@@ -145,9 +150,7 @@ def _load(folder: Path, spec: EncoderSpec) -> Any:
     transformer: Any = loaded[0]
     positions = getattr(transformer.auto_model.config, "max_position_embeddings", None)
     if positions is not None and spec.max_tokens > positions:
-        raise EncoderError(
-            f"encoder.max_tokens={spec.max_tokens} is above the {positions} positions of {spec.path!r}"
-        )
+        raise EncoderError(f"encoder.max_tokens={spec.max_tokens} is above the {positions} positions of {spec.path!r}")
     transformer.max_seq_length = spec.max_tokens
     # Pooling and normalisation come from the spec, and the prompts that a model's own config may add are left
     # out: two ways of saying the same thing would let them disagree.

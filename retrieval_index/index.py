@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
@@ -62,15 +62,11 @@ class IndexManifest:
         try:
             raw: dict[str, Any] = json.loads(text)
             if raw["format"] != FORMAT:
-                raise IndexIncomplete(
-                    f"{where} has format {raw['format']}, this version reads {FORMAT}; rebuild"
-                )
+                raise IndexIncomplete(f"{where} has format {raw['format']}, this version reads {FORMAT}; rebuild")
             card = raw["card"] | {"self_retrieval": tuple(raw["card"]["self_retrieval"])}
-            return cls(**raw | {"encoder": EncoderSpec(**raw["encoder"]), "card": IndexCard(**card)})
+            return cls(**raw | {"encoder": _encoder(raw["encoder"]), "card": IndexCard(**card)})
         except (ValueError, KeyError, TypeError) as error:
-            raise IndexIncomplete(
-                f"{where} is not an index manifest ({error}); build the index again"
-            ) from error
+            raise IndexIncomplete(f"{where} is not an index manifest ({error}); build the index again") from error
 
     def describe(self) -> str:
         """The index card as printed on a terminal."""
@@ -82,8 +78,7 @@ class IndexManifest:
             [
                 f"index            {self.kind}, {self.passages} passages, {self.dims} dims, "
                 f"{card.bytes / 2**20:.1f} MiB",
-                f"built in         {card.build_seconds:.1f} s "
-                f"({self.passages / card.build_seconds:.0f} passages/s)",
+                f"built in         {card.build_seconds:.1f} s ({self.passages / card.build_seconds:.0f} passages/s)",
                 f"recall vs exact  {recall} ({card.sampled_queries} sampled queries)",
                 f"self-retrieval   {found} of {asked} titles find a passage of their own in the top 10",
                 f"speed            {card.queries_per_s:.0f} queries/s in batches of 32, encoder included",
@@ -92,6 +87,16 @@ class IndexManifest:
                 f"corpus           {self.corpus}, sha256 {self.corpus_sha256}",
             ]
         )
+
+
+def _encoder(raw: dict[str, Any]) -> EncoderSpec:
+    """Raises ValueError where a value is none that an encoder record may hold."""
+    spec = EncoderSpec(**raw)
+    for name, hint in get_type_hints(EncoderSpec).items():
+        value, choices = getattr(spec, name), get_args(hint)
+        if value not in choices if choices else type(value) is not hint:
+            raise ValueError(f"encoder.{name} is {value!r}")
+    return spec
 
 
 def manifest_sha256(folder: Path) -> str:
@@ -105,7 +110,11 @@ def read_manifest(folder: Path) -> IndexManifest:
     path = folder / MANIFEST_FILE
     if not path.is_file():
         raise IndexIncomplete(f"{path} is missing: the index was not built to its end; build it again")
-    return IndexManifest.from_json(path.read_text(encoding="utf-8"), path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise IndexIncomplete(f"{path} is not an index manifest ({error}); build the index again") from error
+    return IndexManifest.from_json(text, path)
 
 
 def read_faiss(folder: Path) -> Any:

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tools.batcher import ToolFailed
@@ -148,16 +150,21 @@ def _retrieved(hit: dict[str, Any], with_score: bool) -> dict[str, Any]:
 
 
 async def _body(request: Request, limit: int) -> bytes:
-    """The request's body, read only as far as it is allowed to be long. Raises BadRequest 413 or 415."""
+    """The request's body, read only as far as it is allowed to be long. Raises BadRequest 413 or 415,
+    ClientGone.
+    """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         # a web page may post text/plain to a loopback address without asking; JSON it may not
         raise BadRequest(415, f"Content-Type is {kind!r}, must be application/json")
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
-            raise BadRequest(413, f"body: longer than {limit} bytes; send fewer calls per request")
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > limit:
+                raise BadRequest(413, f"body: longer than {limit} bytes; send fewer calls per request")
+    except ClientDisconnect:
+        raise ClientGone from None
     return bytes(body)
 
 
@@ -183,6 +190,11 @@ def _add_error_answers(app: FastAPI) -> None:
         # the rest of an oversized body is not read: the connection cannot be used again
         headers = {"Connection": "close"} if error.status == 413 else None
         return JSONResponse({"error": str(error)}, status_code=error.status, headers=headers)
+
+    @app.exception_handler(HTTPException)
+    async def no_such_request(request: Request, error: HTTPException) -> Response:
+        text = f"{request.method} {request.url.path[:200]}: {error.detail}"
+        return JSONResponse({"error": text}, status_code=error.status_code, headers=error.headers)
 
     @app.exception_handler(AllRefused)
     async def refused(_: Request, error: AllRefused) -> Response:

@@ -49,8 +49,7 @@ class SearchTool:
     ) -> None:
         if not 1 <= default_top_k <= max_top_k <= MAX_K:
             raise ValueError(
-                f"default_top_k={default_top_k}, max_top_k={max_top_k}: "
-                f"need 1 <= default_top_k <= max_top_k <= {MAX_K}"
+                f"default_top_k={default_top_k}, max_top_k={max_top_k}: need 1 <= default_top_k <= max_top_k <= {MAX_K}"
             )
         self._retriever = retriever
         self._default_top_k, self._max_top_k = default_top_k, max_top_k
@@ -82,21 +81,17 @@ class SearchTool:
     def parse(self, arguments: dict[str, Any]) -> SearchArguments:
         """Raises InvalidArguments, naming the field."""
         if unknown := sorted(set(arguments) - {"query", "top_k"}):
-            raise InvalidArguments(f"unknown argument {unknown[0]!r}; the arguments are query and top_k")
+            raise InvalidArguments(f"unknown argument {unknown[0][:100]!r}; the arguments are query and top_k")
         if "query" not in arguments:
             raise InvalidArguments("query is missing")
         given = arguments["query"]
         queries = given if isinstance(given, list) else [given]
         if not 1 <= len(queries) <= MAX_QUERIES_PER_CALL:
-            raise InvalidArguments(
-                f"query: {len(queries)} queries given, 1 to {MAX_QUERIES_PER_CALL} allowed"
-            )
+            raise InvalidArguments(f"query: {len(queries)} queries given, 1 to {MAX_QUERIES_PER_CALL} allowed")
         for place, query in enumerate(queries):
             self.check_query(query, f"query[{place}]" if isinstance(given, list) else "query")
         top_k = arguments.get("top_k")
-        return SearchArguments(
-            tuple(queries), self._default_top_k if top_k is None else self.check_top_k(top_k)
-        )
+        return SearchArguments(tuple(queries), self._default_top_k if top_k is None else self.check_top_k(top_k))
 
     def check_query(self, query: Any, field: str) -> None:
         """Raises InvalidArguments where ``query`` is not text, is empty, or is too long."""
@@ -105,9 +100,7 @@ class SearchTool:
         if not query.strip():
             raise InvalidArguments(f"{field} is empty")
         if len(query) > self._max_query_chars:
-            raise InvalidArguments(
-                f"{field} has {len(query)} characters, at most {self._max_query_chars} allowed"
-            )
+            raise InvalidArguments(f"{field} has {len(query)} characters, at most {self._max_query_chars} allowed")
 
     def check_top_k(self, top_k: Any, field: str = "top_k") -> int:
         """Raises InvalidArguments unless a whole number from 1 to ``max_top_k``."""
@@ -186,9 +179,7 @@ def _result(call: ToolCall, found: list[tuple[str, list[Hit] | None]]) -> ToolRe
         "results": [
             {
                 "query": query,
-                "hits": [
-                    {"id": h.id, "score": h.score, "title": h.title, "text": h.text} for h in hits or []
-                ],
+                "hits": [{"id": h.id, "score": h.score, "title": h.title, "text": h.text} for h in hits or []],
             }
             for query, hits in found
         ]

@@ -38,13 +38,19 @@ def read_token(token_file: str | None) -> str | None:
     """The bearer token: the file's content, else ``$AGENT_RL_TOOL_TOKEN``, else None. Raises ServeError."""
     if token_file is None:
         token = os.environ.get(TOKEN_ENV, "").strip()
-        return token or None
+        return _fit_for_a_header(token, TOKEN_ENV) if token else None
     try:
         token = Path(token_file).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ServeError(f"token_file={token_file!r} cannot be read: {error}") from None
     if not token:
         raise ServeError(f"token_file={token_file!r} is empty; write a long random word into it")
+    return _fit_for_a_header(token, f"token_file={token_file!r}")
+
+
+def _fit_for_a_header(token: str, source: str) -> str:
+    if not (token.isascii() and token.isprintable()):
+        raise ServeError(f"{source} holds no token: one line of plain ASCII letters and digits is needed")
     return token
 
 
@@ -62,8 +68,7 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         opened.close()
         raise ServeError(
-            f"cannot listen on {host}:{port} ({error.strerror}); is another server running there? "
-            "Use another port"
+            f"cannot listen on {host}:{port} ({error.strerror}); is another server running there? Use another port"
         ) from None
     return opened
 
@@ -91,16 +96,18 @@ def serve(
     import uvicorn
 
     from retrieval_index.index import read_manifest
-    from retrieval_index.retriever import Retriever
+    from retrieval_index.retriever import MAX_K, Retriever
     from tools.app import create_app
     from tools.host import ServerLimits, ToolHost
     from tools.search import SearchTool
 
+    if max_top_k > MAX_K:
+        raise ServeError(f"max_top_k={max_top_k} is above {MAX_K}, which is all that an index can give")
     token = read_token(token_file)
     if token is None and not is_loopback(host):
         raise ServeError(
             f"host={host!r} can be reached from other machines, and a bearer token is needed for that: "
-            f"give --token-file, or set {TOKEN_ENV}"
+            f"give a file that holds one as token_file (--token-file), or set {TOKEN_ENV}"
         )
     read_manifest(Path(index))  # the commonest mistake, found before the port is opened
     listening = bind(host, port)
@@ -176,9 +183,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--token-file", help=f"file with the bearer token (or set {TOKEN_ENV})")
     parser.add_argument("--max-body-bytes", type=_positive, default=4 * 2**20)
     parser.add_argument("--max-batch", type=_positive, default=64, help="calls that run together")
-    parser.add_argument(
-        "--max-queue", type=_positive, default=1024, help="calls that may wait, for each tool"
-    )
+    parser.add_argument("--max-queue", type=_positive, default=1024, help="calls that may wait, for each tool")
     parser.add_argument("--max-top-k", type=_positive, default=100)
     parser.add_argument("--max-query-chars", type=_positive, default=2000)
     parser.add_argument("--cache-entries", type=int, default=10_000, help="answers kept; 0 keeps none")

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agent_rl.commands.parsing import add_command, composed
+from agent_rl.commands.parsing import add_command, check_out, composed
+
+if TYPE_CHECKING:
+    from tasks.miniwiki.world import World
 
 SPLITS = ("train", "dev", "test")
 
@@ -43,14 +48,32 @@ def miniwiki(args: argparse.Namespace) -> None:
     config = composed(args)
 
     from agent_rl.errors import UsageError
-    from tasks.miniwiki import generate, write_corpus
+    from tasks.miniwiki import generate
 
     out = Path(config.out)
-    manifest = out / "manifest.json"
-    if manifest.exists():
+    if (out / "manifest.json").exists():
         raise UsageError(f"{out} holds a data set already; delete it or give another folder: out=...")
-    out.mkdir(parents=True, exist_ok=True)
+    if out.is_dir() and any(out.iterdir()):
+        raise UsageError(f"{out} holds other files; give an empty folder or a new one: out=...")
+    check_out(out)
     world = generate(config.seed, config.passages)
+    # Written beside and renamed at the end: what stands at `out` is whole.
+    partial = out.absolute().with_name(f".{out.absolute().name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir(parents=True)
+        counts = _write(world, config, partial)
+        os.replace(partial, out)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    print(f"{out}: " + ", ".join(f"{name} {count}" for name, count in counts.items()))
+
+
+def _write(world: World, config: Any, out: Path) -> dict[str, int]:
+    """The files of the data set; how many rows each has."""
+    from tasks.miniwiki import write_corpus
+
     write_corpus(out / "corpus.jsonl", config.seed, config.passages)
     counts = {"corpus": config.passages}
     for split in SPLITS:
@@ -65,11 +88,9 @@ def miniwiki(args: argparse.Namespace) -> None:
                     "metadata": item.meta,
                 }
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
-    # Written last: where it stands, the folder is complete.
-    manifest.write_text(
-        json.dumps(config.model_dump(mode="json") | {"rows": counts}, indent=2) + "\n", encoding="utf-8"
-    )
-    print(f"{out}: " + ", ".join(f"{name} {count}" for name, count in counts.items()))
+    about = config.model_dump(mode="json") | {"rows": counts}
+    (out / "manifest.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    return counts
 
 
 def check(args: argparse.Namespace) -> None:

@@ -50,9 +50,7 @@ def _facts(url: str) -> list[tuple[str, str]]:
     facts += [(package, _version(package)) for package in PACKAGES]
     processor = torch.cpu.get_capabilities()
     fast = [name for name in ("avx2", "avx512_bf16", "amx_bf16") if processor.get(name)]
-    facts.append(
-        ("processor", f"{os.cpu_count()} cores; {', '.join(fast) or 'no vector extension known to torch'}")
-    )
+    facts.append(("processor", f"{os.cpu_count()} cores; {', '.join(fast) or 'no vector extension known to torch'}"))
     facts.append(("torch threads", str(torch.get_num_threads())))
     facts.append(("gpu", torch.cuda.get_device_name() if torch.cuda.is_available() else "none"))
     cache = default_cache_dir()
@@ -80,11 +78,9 @@ def _tool_server(url: str) -> str:
     import httpx
 
     try:
-        answer = httpx.get(f"{url}/health", timeout=HEALTH_TIMEOUT_S, trust_env=False)
+        answer = httpx.get(f"{url.rstrip('/')}/health", timeout=HEALTH_TIMEOUT_S, trust_env=False)
     except httpx.HTTPError as error:
         return f"none at {url} ({type(error).__name__}); start one: agent-rl serve-tools"
     except httpx.InvalidURL as error:
         return f"tools.url={url} is not an address ({error})"
-    return (
-        f"{url} is ready" if answer.is_success else f"{url} answers {answer.status_code}: {answer.text[:200]}"
-    )
+    return f"{url} is ready" if answer.is_success else f"{url} answers {answer.status_code}: {answer.text[:200]}"

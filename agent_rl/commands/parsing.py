@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,7 @@ def add_command(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run=run, parser=parser, composes=composes)
-    parser.add_argument(
-        "--debug", action="store_true", help="show the traceback of an error (or AGENT_RL_DEBUG=1)"
-    )
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error (or AGENT_RL_DEBUG=1)")
     if composes is not None:
         add_overrides(parser)
     return parser
@@ -46,6 +45,19 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="a folder of your own presets: DIR/<group>/<name>.yaml",
     )
+
+
+def check_out(out: Path) -> None:
+    """Raise UsageError unless results can be written to the folder ``out``: asked before the work, not after it."""
+    from agent_rl.errors import UsageError
+
+    there = out
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        raise UsageError(f"out={out}: {there} is a file, not a folder; give another folder: out=...")
+    if not os.access(there, os.W_OK):
+        raise UsageError(f"out={out}: {there} cannot be written to; give another folder: out=...")
 
 
 def composed(args: argparse.Namespace) -> Any:

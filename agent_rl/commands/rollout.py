@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from agent_rl.commands.parsing import add_command, composed
+from agent_rl.commands.parsing import add_command, check_out, composed
 
 
 def add_parser(subparsers: Any) -> None:
@@ -30,4 +30,5 @@ def run(args: argparse.Namespace) -> None:
     from agent_rl.rollout.run import rollout_command
 
     out = Path(command.out) if command.out else Path(command.run_dir) / "rollouts"
+    check_out(out)
     rollout_command(run_config(command), command.questions, out, command.chosen_checkpoint())

@@ -10,6 +10,7 @@ from pydantic import Field
 from agent_rl.config.schema import (
     BuildIndexConfig,
     MiniwikiData,
+    PathText,
     PositiveInt,
     Record,
     RunConfig,
@@ -47,7 +48,7 @@ class RolloutCommand(CheckpointCommand):
 class MiniwikiCommand(MiniwikiData):
     """`agent-rl data miniwiki`: the generator's settings and the folder to write."""
 
-    out: str = "data/miniwiki"
+    out: PathText = "data/miniwiki"
 
 
 COMMANDS: dict[str, tuple[str, type[Record]]] = {

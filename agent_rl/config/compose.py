@@ -42,9 +42,7 @@ def compose(command: str, overrides: list[str], config_dir: Path | None = None) 
             )
         saved = _saved_config(Path(str(run)))
         values = saved | {group: values[group] for group in typed.presets} | {"run_dir": str(run)}
-        files = [file for file in files if file.parent.name in typed.presets] + [
-            Path(str(run)) / "config.yaml"
-        ]
+        files = [file for file in files if file.parent.name in typed.presets] + [Path(str(run)) / "config.yaml"]
     override_syntax.apply(values, typed.values)
     values = _resolve(values, faults)
 
@@ -62,16 +60,13 @@ def resolved_yaml(record: Record) -> str:
 
 def _presets(primary: str, config_dir: Path | None) -> dict[str, list[str]]:
     """The preset names of each group that ``primary`` has in its defaults list."""
-    defaults = yaml.safe_load((CONFIG_DIR / f"{primary}.yaml").read_text(encoding="utf-8")).get(
-        "defaults", []
-    )
+    defaults = yaml.safe_load((CONFIG_DIR / f"{primary}.yaml").read_text(encoding="utf-8")).get("defaults", [])
     groups = [key.removeprefix("optional ") for entry in defaults if isinstance(entry, dict) for key in entry]
     if config_dir is not None:
         _check_config_dir(config_dir, groups)
     folders = [CONFIG_DIR] + ([config_dir] if config_dir else [])
     return {
-        group: sorted(file.stem for folder in folders for file in (folder / group).glob("*.yaml"))
-        for group in groups
+        group: sorted(file.stem for folder in folders for file in (folder / group).glob("*.yaml")) for group in groups
     }
 
 
@@ -81,17 +76,13 @@ def _check_config_dir(config_dir: Path, groups: list[str]) -> None:
         raise UsageError(f"--config-dir {config_dir}: no such folder")
     files = [file for group in groups for file in sorted((config_dir / group).glob("*.yaml"))]
     if not files:
-        raise UsageError(
-            f"--config-dir {config_dir}: no <group>/<name>.yaml in it; the groups are {', '.join(groups)}"
-        )
+        raise UsageError(f"--config-dir {config_dir}: no <group>/<name>.yaml in it; the groups are {', '.join(groups)}")
     for file in files:
         if (CONFIG_DIR / file.relative_to(config_dir)).exists():
             raise UsageError(f"{file}: has the name of a preset that comes with agent_rl; rename it")
 
 
-def _compose_yaml(
-    primary: str, presets: dict[str, str], config_dir: Path | None
-) -> tuple[dict[str, Any], list[Path]]:
+def _compose_yaml(primary: str, presets: dict[str, str], config_dir: Path | None) -> tuple[dict[str, Any], list[Path]]:
     """Hydra's merge of the primary file and the chosen presets, and the files that took part."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
@@ -107,8 +98,11 @@ def _compose_yaml(
     try:
         with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_DIR)):
             composed = hydra_compose(primary, overrides=asked, return_hydra_config=True)
-    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
-        raise ConfigError(f"the presets {' '.join(asked) or primary} cannot be composed: {error}") from error
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = str(error).split("\n\n")[0]  # Hydra goes on with its whole search path
+        chosen = " ".join(f"{group}={name}" for group, name in presets.items())
+        where = f" of --config-dir {config_dir}" if config_dir is not None else ""
+        raise ConfigError(f"the presets {chosen or primary}{where} cannot be composed: {reason}") from error
     choices = OmegaConf.to_container(composed.hydra.runtime.choices)
     OmegaConf.set_struct(composed, False)
     del composed["hydra"]
@@ -139,10 +133,12 @@ def _resolve(values: dict[str, Any], faults: list[Fault]) -> dict[str, Any]:
 def _saved_config(run: Path) -> dict[str, Any]:
     file = run / "config.yaml"
     if not file.is_file():
-        raise UsageError(
-            f"run={run}: {file} does not exist; give the directory of a run that `agent-rl train` wrote"
-        )
-    values = yaml.safe_load(file.read_text(encoding="utf-8"))
+        raise UsageError(f"run={run}: {file} does not exist; give the directory of a run that `agent-rl train` wrote")
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{file}: is not a saved configuration (not YAML: {reason})") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{file}: is not a saved configuration (a mapping is expected)")
     return values

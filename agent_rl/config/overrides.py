@@ -43,20 +43,35 @@ def parse(texts: list[str], presets_of: dict[str, list[str]]) -> Overrides:
             result.faults.append(Fault("", None, f"cannot read the override {text!r} ({reason}); {remedy}"))
             continue
         key = override.key_or_group
+        if not key:
+            result.faults.append(Fault("", None, f"cannot read the override {text!r}; write key=value"))
+            continue
         if text.startswith(("+", "~")):
             remedy = f"write {key}=null" if text.startswith("~") else f"write {key}=..."
-            result.faults.append(
-                Fault(key, None, f"{text[0]} is not used here, since no key can come or go; {remedy}")
-            )
+            result.faults.append(Fault(key, None, f"{text[0]} is not used here, since no key can come or go; {remedy}"))
         elif override.is_sweep_override():
             typed = text.partition("=")[2]
             remedy = f"one run takes one value (a list is written {key}=[...])"
             result.faults.append(Fault(key, typed, f"is a sweep; {remedy}"))
+        elif override.package is not None:
+            typed = text.partition("=")[2]
+            remedy = f"a preset goes where its group is: write {key}={typed}"
+            result.faults.append(Fault(f"{key}@{override.package}", typed, f"takes no package; {remedy}"))
         elif key in presets_of and not isinstance(value, dict):
             _choose(result, key, value, presets_of[key])
         else:
-            result.values[key] = value
+            result.values |= _leaves(key, value)
     return result
+
+
+def _leaves(key: str, value: Any) -> dict[str, Any]:
+    """``key={a: 1, b: {c: 2}}`` is two dotted keys: it changes those of the section, and leaves the others."""
+    if not isinstance(value, dict) or not value:
+        return {key: value}
+    leaves: dict[str, Any] = {}
+    for name, inner in value.items():
+        leaves |= _leaves(f"{key}.{name}", inner)
+    return leaves
 
 
 def _choose(result: Overrides, group: str, value: Any, presets: list[str]) -> None:

@@ -8,16 +8,17 @@ the two scripts whose hashes it names, so that not even a hole in the first two 
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
-from agent_rl.errors import UsageError
+from agent_rl.errors import AgentRLError, ArtifactError, UsageError
 from agent_rl.report.charts import curve_figures
 from agent_rl.report.run_data import RunData, read_run
 from agent_rl.report.tables import changed_questions, comparison_table, evaluation_table, runs_table
@@ -33,11 +34,20 @@ def write_report(run_dirs: Sequence[Path | str], out: Path | str | None = None) 
     """
     if not run_dirs:
         raise UsageError("a report needs at least one run directory")
-    runs = [read_run(Path(path)) for path in run_dirs]
+    where = ", ".join(map(str, run_dirs))
+    with _broken_means(where):
+        runs = [read_run(Path(path)) for path in run_dirs]
     target = Path(out) if out is not None else runs[0].path / "report.html"
-    html = _render(runs)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, delete=False) as file:
+    if target.is_dir():
+        raise UsageError(f"{target} is a folder; give --out the name of a file, such as {target / 'report.html'}")
+    with _broken_means(where):
+        html = _render(runs)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, delete=False)  # noqa: SIM115
+    except OSError as error:
+        raise UsageError(f"{target}: cannot be written ({error.strerror}); give another file: --out FILE") from error
+    with temporary as file:
         try:
             file.write(html)
             file.close()
@@ -47,6 +57,19 @@ def write_report(run_dirs: Sequence[Path | str], out: Path | str | None = None) 
             os.unlink(file.name)
             raise
     return target
+
+
+@contextlib.contextmanager
+def _broken_means(where: str) -> Iterator[None]:
+    """A value of the wrong kind in a file of a run is that file's fault, and is told as such."""
+    try:
+        yield
+    except AgentRLError:
+        raise
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise ArtifactError(
+            f"{where}: a file holds a value that no run writes ({type(error).__name__}: {error}); was it edited?"
+        ) from error
 
 
 def _render(runs: Sequence[RunData]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,11 +42,13 @@ def read_run(path: Path) -> RunData:
     if not config_path.is_file() and not metrics_path.is_file():
         raise UsageError(f"{path}: holds neither config.yaml nor metrics.jsonl, so it is not a run directory")
     notes: list[str] = []
-    text = config_path.read_text(encoding="utf-8") if config_path.is_file() else ""
+    text = _text(config_path) if config_path.is_file() else ""
     metrics: dict[str, dict[int, Row]] = {}
     for row in read_rows(metrics_path, notes) if metrics_path.is_file() else []:
         if "phase" not in row or "step" not in row:
             raise ArtifactError(f"{metrics_path}: a row without 'phase' or 'step': {str(row)[:200]}")
+        if not isinstance(row["step"], int):
+            raise ArtifactError(f"{metrics_path}: 'step' should be a whole number, not {row['step']!r}")
         metrics.setdefault(str(row["phase"]), {})[int(row["step"])] = row
     evaluations = [_json(file) for file in sorted((path / "eval").glob("*.json")) if file.stem != "comparison"]
     evaluations.sort(key=_evaluation_order)
@@ -73,7 +76,7 @@ def read_rows(path: Path, notes: list[str]) -> list[Row]:
     try:
         with opener(path, "rt", encoding="utf-8") as file:
             lines = [(number, line) for number, line in enumerate(file, start=1) if line.strip()]
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise ArtifactError(f"{path}: unreadable: {error}") from error
     rows = []
     for number, line in lines:
@@ -88,6 +91,13 @@ def read_rows(path: Path, notes: list[str]) -> list[Row]:
             raise ArtifactError(f"{path}:{number}: should be an object, not {type(row).__name__}")
         rows.append(row)
     return rows
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ArtifactError(f"{path}: not text: {error}") from error
 
 
 def _json(path: Path) -> Row:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -86,7 +87,7 @@ def read_jsonl(path: str | Path) -> Iterator[TaskItem]:
             for line, text in enumerate(file, start=1):
                 if text.strip():
                     yield _item(text, f"{path}:{line}", seen, line)
-    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
+    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise TaskDataError(f"{path}: unreadable after line {line}: {error}") from error
     if not seen:
         raise TaskDataError(f"{path}: holds no rows")
@@ -108,7 +109,10 @@ def gold_answers(value: Any) -> tuple[str, ...]:
 def _item(text: str, where: str, seen: dict[str, int], line: int) -> TaskItem:
     try:
         row = json.loads(text)
-    except json.JSONDecodeError as error:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:  # "\ud800" is legal JSON, but no text
+        raise TaskDataError(f"{where}: holds a lone surrogate, which is not text") from error
+    except (ValueError, RecursionError) as error:
         raise TaskDataError(f"{where}: not JSON: {error}") from error
     if not isinstance(row, dict):
         raise TaskDataError(f"{where}: should be an object, not {type(row).__name__}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ import yaml
 from agent_rl.cli import explain, main
 from agent_rl.commands import build_parser
 from agent_rl.errors import ConfigError, SamplerError, TrainingError, UsageError
-from retrieval_index.errors import IndexExists, RetrievalError
+from retrieval_index.errors import DiskFull, FetchError, IndexExists, RetrievalError
 from tasks.base import TaskDataError
 from tools.server import ServeError
 
@@ -70,9 +71,7 @@ def test_config_faults_end_with_2_and_no_traceback(capsys: pytest.CaptureFixture
     assert "Traceback" not in text
 
 
-def test_overrides_may_stand_on_both_sides_of_an_option(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_overrides_may_stand_on_both_sides_of_an_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "show", "seed=3", "--debug", "train.steps=9"]) == 0
     shown = yaml.safe_load(capsys.readouterr().out)
     assert (shown["seed"], shown["train"]["steps"]) == (3, 9)
@@ -127,6 +126,38 @@ def test_a_full_disk_is_named_even_inside_other_errors() -> None:
     assert "disk full" in explain(RuntimeError("I/O error: No space left on device (os error 28)"))[0]
 
 
+def test_a_full_disk_keeps_the_words_of_who_knows_what_to_do() -> None:
+    known = DiskFull("disk full: no space left under indexes; free some, or choose another `out`")
+    known.__cause__ = OSError(errno.ENOSPC, "No space left on device")
+    assert explain(known) == (str(known), 1)
+    around = FetchError("cannot fetch minilm")
+    around.__cause__ = known
+    assert explain(around) == (str(known), 1)
+
+
+def test_a_terminal_that_cannot_show_a_character_ends_nothing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "agent_rl.cli", "config", "show", "run_dir='é漢'"],
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"run_dir: \xe9\u6f22" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["eval", "rollout"])
+def test_results_that_could_not_be_stored_are_not_computed(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("x")
+    for out in (tmp_path / "file", tmp_path / "file" / "deeper"):
+        assert main([command, f"out={out}"]) == 2
+        assert f"out={out}: {tmp_path / 'file'} is a file" in capsys.readouterr().err
+
+
 def test_an_unforeseen_error_says_how_to_see_more() -> None:
     message, code = explain(KeyError("x"))
     assert code == 1
@@ -134,9 +165,7 @@ def test_an_unforeseen_error_says_how_to_see_more() -> None:
     assert "--debug" in message
 
 
-def test_an_interrupt_ends_with_130(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 
@@ -171,9 +200,7 @@ def test_fetch_lists_and_refuses_unknown_names(
     assert "known are smollm2-135m, minilm" in capsys.readouterr().err
 
 
-def test_data_miniwiki_writes_what_data_check_reads(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_data_miniwiki_writes_what_data_check_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "wiki"
     assert main(["data", "miniwiki", f"out={out}", "passages=300", "seed=5"]) == 0
     manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
@@ -185,11 +212,31 @@ def test_data_miniwiki_writes_what_data_check_reads(
     assert f"test: {manifest['rows']['test']} questions" in capsys.readouterr().out
     assert main(["data", "miniwiki", f"out={out}", "passages=300"]) == 2
     assert "holds a data set already" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["wiki"]
 
 
-def test_data_check_names_the_question_that_cannot_be_won(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_data_miniwiki_touches_no_file_of_somebody_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "train.jsonl").write_text("mine")
+    assert main(["data", "miniwiki", f"out={tmp_path}", "passages=300"]) == 2
+    assert "holds other files" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["train.jsonl"]
+    assert (tmp_path / "train.jsonl").read_text() == "mine"
+
+
+def test_data_miniwiki_that_fails_half_way_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def full(*_: object, **__: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "manifest.json"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("agent_rl.commands.data.json.dumps", full)
+        assert main(["data", "miniwiki", f"out={tmp_path / 'wiki'}", "passages=300"]) == 1
+    assert "disk full" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_data_check_names_the_question_that_cannot_be_won(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
         {"id": "good", "question": "q?", "golden_answers": ["a b"]},
         {"id": "bad", "question": "q?", "golden_answers": ["</answer>"]},
@@ -210,8 +257,6 @@ def test_build_index_without_a_corpus_ends_before_a_model_is_loaded(
     assert "none.jsonl: no such corpus file" in capsys.readouterr().err
 
 
-def test_serve_tools_without_an_index_says_how_to_build_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_serve_tools_without_an_index_says_how_to_build_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve-tools", f"index={tmp_path / 'none'}", "port=0"]) == 2
     assert str(tmp_path / "none") in capsys.readouterr().err

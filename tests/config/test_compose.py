@@ -34,11 +34,7 @@ def test_every_command_composes_and_its_yaml_reads_back(command: str) -> None:
 
 @pytest.mark.parametrize(
     ("command", "group", "preset"),
-    [
-        ("train", group, name)
-        for group in ("task", "algo", "model", "backend", "experiment")
-        for name in presets(group)
-    ]
+    [("train", group, name) for group in ("task", "algo", "model", "backend", "experiment") for name in presets(group)]
     + [("build-index", "encoder", name) for name in presets("encoder")],
 )
 def test_every_preset_composes(command: str, group: str, preset: str) -> None:
@@ -216,9 +212,7 @@ def test_a_saved_run_is_the_base_of_eval(tmp_path: Path) -> None:
 
 def test_a_folder_of_presets_may_not_shadow_ours(tmp_path: Path) -> None:
     (tmp_path / "algo").mkdir()
-    (tmp_path / "algo" / "mine.yaml").write_text(
-        "defaults: [tr_grpo]\nname: mine\nclip_high: 0.3\n", encoding="utf-8"
-    )
+    (tmp_path / "algo" / "mine.yaml").write_text("defaults: [tr_grpo]\nname: mine\nclip_high: 0.3\n", encoding="utf-8")
     algo = compose("train", ["algo=mine"], tmp_path).algo
     assert (algo.name, algo.clip_high, algo.token_weight.kind) == ("mine", 0.3, "probability")
     (tmp_path / "algo" / "grpo.yaml").write_text("name: grpo\n", encoding="utf-8")
@@ -240,3 +234,50 @@ def test_no_text_on_the_command_line_escapes_the_two_errors(texts: list[str]) ->
     except (ConfigError, UsageError):
         return
     assert isinstance(record, RunConfig)
+
+
+@pytest.mark.parametrize(
+    ("command", "override", "says"),
+    [
+        ("train", "=1", "cannot read the override '=1'"),
+        ("train", "task@foo=search", "task@foo=search: takes no package; "),
+        ("train", "task.data.question_types=[]", "task.data.question_types=[]: "),
+        ("train", "run_dir=''", "run_dir=: "),
+        ("build-index", "out=''", "out=: "),
+        ("serve-tools", "index=''", "index=: "),
+        ("serve-tools", "search.max_top_k=5000", "search.max_top_k=5000: should be less than or equal to 2048"),
+        ("train", "tools.url=nonsense", "tools.url: 'nonsense' is not an address; write it as http://"),
+        ("train", "tools.url=127.0.0.1:8900", "tools.url: '127.0.0.1:8900' is not an address"),
+        ("train", "tools.url=http://127.0.0.1:99999", "tools.url: 'http://127.0.0.1:99999' is not an address"),
+        ("train", "tools.url='http://[::1'", "tools.url: 'http://[::1' is not an address"),
+    ],
+)
+def test_values_that_would_fail_later_are_faults_now(command: str, override: str, says: str) -> None:
+    text = faults(command, override)
+    assert text.startswith("1 fault in the configuration")
+    assert says in text
+
+
+def test_a_section_as_one_value_leaves_its_other_keys() -> None:
+    """`train={steps: 5}` once put the schema's defaults in place of the experiment's."""
+    dotted = compose("train", ["experiment=demo", "train.steps=5", "train.optim.lr=0.1"])
+    assert compose("train", ["experiment=demo", "train={steps:5,optim:{lr:0.1}}"]) == dotted
+    data = compose("train", ["task.data={kind:jsonl,train:q.jsonl}"]).task.data
+    assert (data.kind, data.train) == ("jsonl", "q.jsonl")
+
+
+def test_a_preset_that_cannot_be_composed_is_a_short_message(tmp_path: Path) -> None:
+    (tmp_path / "algo").mkdir()
+    (tmp_path / "algo" / "mine.yaml").write_text("defaults: [nope]\n")
+    (tmp_path / "algo" / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    text = faults("train", "algo=mine", config_dir=tmp_path)
+    assert "algo=mine of --config-dir" in text
+    assert "nope" in text
+    assert "\n" not in text
+    assert "algo=binary" in faults("train", "algo=binary", config_dir=tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"a: [", b"\xff\xfe\x00", b"", b"[1]"])
+def test_a_saved_configuration_that_is_none_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "config.yaml").write_bytes(content)
+    assert f"{tmp_path / 'config.yaml'}: is not a saved configuration" in faults("eval", f"run={tmp_path}")

@@ -303,6 +303,36 @@ def test_lists_that_do_not_fit_together_are_named(run):
         write_report([run])
 
 
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("metrics.jsonl", b'{"phase": "train", "step": "x"}\n'),
+        ("metrics.jsonl", b'{"phase": "train", "step": 1, "time/step_s": null}\n'),
+        ("config.yaml", b"\xff\xfe\x00"),
+        ("eval/before.json", b'{"step": "x"}'),
+        ("eval/before.json", b'{"greedy": {"em": {"mean": "x", "low": 0, "high": 1}}}'),
+        ("eval/before.json", b'{"greedy": [1]}'),
+        (
+            "trajectories/step_000099.jsonl.gz",
+            gzip.compress(b'{"pieces": 5, "authors": [], "loss_mask": [], "logprobs": [], "weights": null}'),
+        ),
+        ("trajectories/step_000099.jsonl.gz", gzip.compress(b'{"a": 1}' * 999)[:-30] + b"\xff" * 30),
+    ],
+)
+def test_values_that_no_run_writes_are_told_as_such(run, file, content):
+    (run / file).write_bytes(content)
+    with pytest.raises(ArtifactError, match=re.escape(str(run))):
+        write_report([run])
+
+
+def test_a_place_that_is_no_file_is_named(run, tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UsageError, match="is a folder; give --out"):
+        write_report([run], tmp_path)
+    with pytest.raises(UsageError, match=r"x\.html: cannot be written"):
+        write_report([run], tmp_path / "file" / "x.html")
+
+
 def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(UsageError, match="no such run directory"):
         write_report([tmp_path / "none"])

@@ -33,9 +33,7 @@ def test_both_shapes_are_read(tmp_path):
 def test_bom_crlf_and_blank_lines_shift_nothing(tmp_path):
     plain, messy, zipped = tmp_path / "p.jsonl", tmp_path / "m.jsonl", tmp_path / "z.jsonl.gz"
     plain.write_bytes(_lines(LIMA, QUITO))
-    messy.write_bytes(
-        b"\xef\xbb\xbf\r\n" + _lines(LIMA).replace(b"\n", b"\r\n") + b"  \r\n\n" + _lines(QUITO)
-    )
+    messy.write_bytes(b"\xef\xbb\xbf\r\n" + _lines(LIMA).replace(b"\n", b"\r\n") + b"  \r\n\n" + _lines(QUITO))
     zipped.write_bytes(gzip.compress(messy.read_bytes()))
     assert list(read_jsonl(plain)) == list(read_jsonl(messy)) == list(read_jsonl(zipped))
 
@@ -47,6 +45,7 @@ def test_bom_crlf_and_blank_lines_shift_nothing(tmp_path):
         (b'{"contents": "x"}', "'id'"),
         (b'{"id": "", "contents": "x"}', "'id'"),
         (b'{"id": true, "contents": "x"}', "'id'"),
+        (b'{"id": "\\ud800", "contents": "x"}', "'id' holds a lone surrogate"),
         (b'{"id": "1", "contents": 5}', "'contents'"),
         (b'{"id": "1", "contents": "\\ud800"}', "surrogate"),
         (b'{"id": "1", "contents": " "}', "empty"),
@@ -72,14 +71,11 @@ def test_a_gzip_file_cut_short_is_an_error(tmp_path):
         list(read_jsonl(path))
 
 
-@given(
-    st.lists(st.tuples(st.text(st.characters(exclude_categories=["Cs"])), st.text(min_size=1)), min_size=1)
-)
+@given(st.lists(st.tuples(st.text(st.characters(exclude_categories=["Cs"])), st.text(min_size=1)), min_size=1))
 def test_the_store_gives_back_what_went_in(tmp_path_factory, rows):
     folder = tmp_path_factory.mktemp("store")
     passages = [
-        Passage(f"id{n}", title, text.encode("utf-8", "replace").decode())
-        for n, (title, text) in enumerate(rows)
+        Passage(f"id{n}", title, text.encode("utf-8", "replace").decode()) for n, (title, text) in enumerate(rows)
     ]
     assert write_store(passages, folder)[0] == len(passages)
     store = PassageStore(folder)
@@ -87,9 +83,7 @@ def test_the_store_gives_back_what_went_in(tmp_path_factory, rows):
 
 
 @given(
-    st.text(
-        st.characters(exclude_characters="\n\r", exclude_categories=["Cs", "Zl", "Zp", "Cc"]), min_size=1
-    ),
+    st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs", "Zl", "Zp", "Cc"]), min_size=1),
     st.text(),
 )
 def test_title_and_text_survive_the_contents_shape(title, text):
@@ -101,8 +95,13 @@ def test_a_first_line_without_quotes_is_text():
 
 
 def test_an_id_twice_is_an_error(tmp_path):
-    with pytest.raises(CorpusError, match="'a'"):
-        write_store([Passage("a", "", "x"), Passage("b", "", "y"), Passage("a", "", "z")], tmp_path)
+    with pytest.raises(CorpusError, match=r"c\.jsonl: passage 3 has id 'a'"):
+        write_store([Passage("a", "", "x"), Passage("b", "", "y"), Passage("a", "", "z")], tmp_path, "c.jsonl")
+
+
+def test_no_passage_at_all_names_the_corpus(tmp_path):
+    with pytest.raises(CorpusError, match=r"c\.jsonl has no passages"):
+        write_store([], tmp_path, "c.jsonl")
 
 
 def test_a_passage_beyond_four_gigabytes_is_found(tmp_path):

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from retrieval_index import fetch
-from retrieval_index.download import disk_full_means, without_credentials
-from retrieval_index.errors import ChecksumError, FetchError, UnknownEncoder
+from retrieval_index.download import OTHER_CACHE, disk_full_means, without_credentials
+from retrieval_index.errors import ChecksumError, DiskFull, FetchError, UnknownEncoder
 from retrieval_index.fetch import Artefact, default_cache_dir, fetch_wheel, resolve_encoder_path
 
 FILENAME = "toy_model-1.0-py3-none-any.whl"
@@ -39,11 +39,20 @@ class Index:
     def __init__(self) -> None:
         self.content, self.break_after, self.breaks = WHEEL, 0, 0
         self.ranges: list[str | None] = []
+        self.page: tuple[bytes, str] | None = None  # sent in place of the list of files
+        self.loops = False  # the file is a redirect to itself
         index = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                if self.path == "/simple/toy-model/":
+                if self.path == "/simple/toy-model/" and index.page is not None:
+                    self._send(200, *index.page)
+                elif index.loops and self.path.startswith("/files/"):
+                    self.send_response(302)
+                    self.send_header("Location", self.path)
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                elif self.path == "/simple/toy-model/":
                     page = {
                         "meta": {"api-version": "1.1"},
                         "name": "toy-model",
@@ -233,10 +242,63 @@ def test_a_changed_file_in_the_cache_is_noticed(tmp_path):
 
 def test_a_full_disk_says_what_to_do(tmp_path):
     with (
-        pytest.raises(FetchError, match=r"80 MiB needed.*AGENT_RL_CACHE"),
-        disk_full_means(tmp_path, 80 << 20),
+        pytest.raises(DiskFull, match=r"80 MiB needed.*AGENT_RL_CACHE"),
+        disk_full_means(tmp_path, 80 << 20, OTHER_CACHE),
     ):
         raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_is_known_from_the_text_of_a_library_s_own_error(tmp_path):
+    with (
+        pytest.raises(DiskFull, match=r"no space left under .*; free some, or choose another"),
+        disk_full_means(tmp_path, None, "choose another `out`"),
+    ):
+        raise RuntimeError("write error in i/index.faiss: 0 != 99 (No space left on device)")
+
+
+def test_a_damaged_manifest_of_the_cache_says_what_to_delete(tmp_path):
+    folder = tmp_path / _artefact().folder_name
+    folder.mkdir()
+    for text in ("", '{"sha256"', "[]", '{"sha256": "x"}'):
+        (folder / "manifest.json").write_text(text)
+        with pytest.raises(FetchError, match=r"manifest\.json is damaged; delete .* and fetch again"):
+            fetch_wheel(_artefact(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ("http://[::1", r"the package index http://\[::1 cannot be reached"),
+        ("http://u:secret@[::1", r"the package index \[::1 cannot be reached"),
+        ("nonsense", r"the package index nonsense cannot be reached"),
+    ],
+)
+def test_an_address_that_is_none_is_named_without_credentials(tmp_path, monkeypatch, address, says):
+    monkeypatch.setenv("PIP_INDEX_URL", address)
+    with pytest.raises(FetchError, match=says):
+        fetch_wheel(_artefact(), tmp_path, progress=False)
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/vnd.pypi.simple.v1+json"])
+def test_what_is_no_list_of_files_is_not_taken_for_one(tmp_path, monkeypatch, index, kind):
+    """A proxy's login page, for one."""
+    index.page = (b"{}", kind)
+    with pytest.raises(FetchError, match=r"gave no list of files .*PIP_INDEX_URL"):
+        fetch_wheel(_artefact(), tmp_path, progress=False)
+
+
+def test_a_redirect_without_end_is_one_error(tmp_path, index):
+    index.loops = True
+    with pytest.raises(FetchError, match=r"cannot be downloaded \(TooManyRedirects"):
+        fetch_wheel(_artefact(), tmp_path, progress=False)
+
+
+def test_a_certificate_that_is_none_is_named(tmp_path, monkeypatch, index):
+    for cert in (tmp_path / "none.pem", tmp_path / "empty.pem"):
+        (tmp_path / "empty.pem").touch()
+        monkeypatch.setenv("PIP_CERT", str(cert))
+        with pytest.raises(FetchError, match=r"none\.pem|empty\.pem"):
+            fetch_wheel(_artefact(), tmp_path, progress=False)
 
 
 def test_credentials_are_not_shown():

@@ -20,6 +20,7 @@ from retrieval_index.errors import (
     IndexIncomplete,
     IndexMismatch,
     IndexNotFound,
+    IndexNotWritable,
 )
 from retrieval_index.index import MANIFEST_FILE, read_manifest
 from retrieval_index.retriever import MAX_K, Retriever
@@ -74,9 +75,7 @@ def test_recall_sees_a_bad_index():
 def test_exact_scores_agree_over_blocks(built):
     retriever = Retriever.open(built, HashedWordsEncoder())
     queries = HashedWordsEncoder().encode_queries(["opal pine", "amber inlet"])
-    assert np.allclose(
-        exact_scores(retriever._index, queries, 5), retriever._index.search(queries, 5)[0], atol=1e-5
-    )
+    assert np.allclose(exact_scores(retriever._index, queries, 5), retriever._index.search(queries, 5)[0], atol=1e-5)
 
 
 def test_prefixes_are_added_once(tmp_path):
@@ -165,6 +164,39 @@ def test_a_part_cut_short_is_refused(folder, name, keep):
         Retriever.open(folder, HashedWordsEncoder())
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("path", 5), ("pooling", "max"), ("max_tokens", "256"), ("max_tokens", True), ("normalise", 1), ("dtype", None)],
+)
+def test_an_encoder_record_of_wrong_values_is_refused(folder, key, value):
+    manifest = json.loads((folder / MANIFEST_FILE).read_text())
+    manifest["encoder"][key] = value
+    (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
+    with pytest.raises(IndexIncomplete, match=rf"encoder\.{key} is {value!r}"):
+        read_manifest(folder)
+
+
+def test_a_manifest_that_is_no_text_is_refused(folder):
+    (folder / MANIFEST_FILE).write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(IndexIncomplete, match="not an index manifest"):
+        read_manifest(folder)
+
+
+@pytest.mark.parametrize("place", ["file/i", "file/deeper/i", "/proc/i"])
+def test_a_place_that_cannot_be_written_is_named_at_once(tmp_path, place):
+    """On /proc a FileLock would wait for ever."""
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(IndexNotWritable, match=r"cannot be written .*choose another"):
+        build_index(PASSAGES[:5], HashedWordsEncoder(), tmp_path / place, progress=False)
+
+
+def test_what_a_build_was_replacing_when_it_was_killed_is_put_back(folder):
+    folder.rename(folder.parent / f".{folder.name}.replaced")
+    with pytest.raises(IndexExists, match="overwrite=true"):
+        build_index(PASSAGES[:5], HashedWordsEncoder(), folder, progress=False)
+    assert len(Retriever.open(folder, HashedWordsEncoder())) == len(PASSAGES)
+
+
 def test_no_index_says_how_to_make_one(tmp_path):
     with pytest.raises(IndexNotFound, match="agent-rl build-index"):
         Retriever.open(tmp_path / "none")
@@ -207,9 +239,7 @@ def test_what_a_killed_build_left_is_cleared(tmp_path):
 
 def test_the_corpus_sum_does_not_depend_on_the_file_form(tmp_path):
     contents, fields = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
-    contents.write_text(
-        "".join(json.dumps({"id": p.id, "contents": p.contents}) + "\r\n" for p in PASSAGES[:9])
-    )
+    contents.write_text("".join(json.dumps({"id": p.id, "contents": p.contents}) + "\r\n" for p in PASSAGES[:9]))
     fields.write_text("".join(json.dumps(dataclasses.asdict(p)) + "\n" for p in PASSAGES[:9]))
     sums = {
         build_index(path, HashedWordsEncoder(), tmp_path / path.stem, progress=False).corpus_sha256

@@ -64,6 +64,9 @@ def test_reads_gzip(tmp_path):
         ({"id": 2, "question": "Q", "golden_answers": []}, "a.jsonl:3: 'golden_answers'"),
         ({"id": 2, "question": "Q", "golden_answers": "x", "oracle": "q"}, "a.jsonl:3: 'oracle'"),
         (ROW, "a.jsonl:3: id 'q1' was used on line 1"),
+        ('{"id": 2, "question": "\\ud800", "golden_answers": "x"}', "a.jsonl:3: holds a lone surrogate"),
+        ('{"id": ' + "9" * 5000 + "}", "a.jsonl:3: not JSON"),
+        ("[" * 100_000, "a.jsonl:3: not JSON"),
     ],
 )
 def test_bad_row_is_named_by_file_line_and_key(tmp_path, second, words):
@@ -84,6 +87,14 @@ def test_missing_empty_and_binary_files_are_refused(tmp_path):
         list(read_jsonl(tmp_path / "a.jsonl"))
     (tmp_path / "a.jsonl.gz").write_bytes(b"not gzip")
     with pytest.raises(TaskDataError, match="unreadable"):
+        list(read_jsonl(tmp_path / "a.jsonl.gz"))
+
+
+def test_a_gzip_file_that_is_damaged_inside_is_refused(tmp_path):
+    content = bytearray(gzip.compress("".join(json.dumps(row) + "\n" for row in rows(2000)).encode()))
+    content[10:50] = b"\xff" * 40  # behind the header
+    (tmp_path / "a.jsonl.gz").write_bytes(content)
+    with pytest.raises(TaskDataError, match=r"a\.jsonl\.gz: unreadable after line"):
         list(read_jsonl(tmp_path / "a.jsonl.gz"))
 
 

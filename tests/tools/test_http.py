@@ -75,9 +75,7 @@ def test_calls_are_answered_in_order_whatever_their_tool(shared_http):
 
 
 def test_an_unknown_tool_is_invalid_and_names_those_there_are(shared_http):
-    (result,) = shared_http.post("/v1/call", json={"calls": [_echo("a") | {"tool": "sea rch"}]}).json()[
-        "results"
-    ]
+    (result,) = shared_http.post("/v1/call", json={"calls": [_echo("a") | {"tool": "sea rch"}]}).json()["results"]
     assert result["status"] == "invalid"
     assert "search, echo" in result["text"]
 
@@ -107,9 +105,7 @@ def test_retrieve_has_search_r1s_shape_for_any_number_of_queries(shared_http, co
     ]
     queries = queries[:count]
     first = ["lima", "quito", "bare", "moss", None, "lima", "quito", "lima"]
-    answer = shared_http.post(
-        "/retrieve", json={"queries": queries, "topk": 2, "return_scores": scores, "more": 1}
-    )
+    answer = shared_http.post("/retrieve", json={"queries": queries, "topk": 2, "return_scores": scores, "more": 1})
     result = answer.json()["result"]
     assert len(result) == count
     for query, documents, best in zip(queries, result, first, strict=False):
@@ -281,9 +277,7 @@ def test_a_token_is_needed_for_everything_but_health(search_tool):
         for header in ({}, {"Authorization": "Bearer s3cre"}, {"Authorization": "s3cret"}):
             assert client.post("/retrieve", json=body, headers=header).status_code == 401
             assert client.get("/metrics", headers=header).status_code == 401
-        assert (
-            client.post("/retrieve", json=body, headers={"Authorization": "Bearer s3cret"}).status_code == 200
-        )
+        assert client.post("/retrieve", json=body, headers={"Authorization": "Bearer s3cret"}).status_code == 200
 
 
 def test_while_loading_health_says_so_and_calls_get_503(search_tool):
@@ -319,7 +313,26 @@ def test_a_failed_load_is_told_by_health():
 def test_half_a_request_does_not_stop_the_server(shared_http):
     with socket.create_connection((shared_http.base_url.host, shared_http.base_url.port)) as half:
         half.sendall(
-            b"POST /v1/call HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-            b"Content-Length: 50\r\n\r\n{"
+            b"POST /v1/call HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n{"
         )
         assert shared_http.post("/v1/call", json={"calls": [_echo("a")]}).status_code == 200
+
+
+def test_a_client_that_leaves_amid_its_body_is_no_error_of_the_server(shared_http, caplog):
+    host, port = shared_http.base_url.host, shared_http.base_url.port
+    head = "POST /v1/call HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+    with caplog.at_level(logging.WARNING):
+        for _ in range(5):
+            with socket.create_connection((host, port), timeout=5) as client:
+                client.sendall(head.encode())
+        for _ in range(20):
+            assert shared_http.get("/health").status_code == 200
+            time.sleep(0.01)
+    assert "ClientDisconnect" not in caplog.text
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/nope", 404), ("GET", "/v1/call", 405)])
+def test_what_there_is_not_is_an_error_like_any_other(shared_http, method, path, status):
+    answer = shared_http.request(method, path)
+    assert answer.status_code == status
+    assert path in answer.json()["error"]

@@ -55,11 +55,10 @@ async def test_a_poisoned_passage_can_neither_answer_nor_call(search_tool):
         ({"query": "a", "top_k": "3"}, "top_k"),
         ({"query": "a" * 2001}, "query has 2001 characters"),
         ({"query": "a", "k": 3}, "unknown argument 'k'"),
+        ({"query": "a", "k" * 9999: 3}, f"unknown argument '{'k' * 100}';"),
     ],
 )
-async def test_bad_arguments_are_invalid_and_named_and_nothing_is_encoded(
-    search_tool, encoder, arguments, says
-):
+async def test_bad_arguments_are_invalid_and_named_and_nothing_is_encoded(search_tool, encoder, arguments, says):
     encoder.seen.clear()
     result = await _one(search_tool, **arguments)
     assert result.status == "invalid"
@@ -90,9 +89,7 @@ async def test_more_than_there_is_gives_all(search_tool, retriever):
 
 async def test_a_query_without_a_vector_harms_only_itself(index_folder):
     tool = SearchTool(Retriever.open(index_folder, HashedWordsEncoder(poison="toad")))
-    bad, good = await tool.run(
-        [ToolCall("1", "search", {"query": "toad"}), ToolCall("2", "search", {"query": "Lima"})]
-    )
+    bad, good = await tool.run([ToolCall("1", "search", {"query": "toad"}), ToolCall("2", "search", {"query": "Lima"})])
     assert (bad.status, good.status) == ("error", "ok")
     assert good.data["results"][0]["hits"][0]["id"] == "lima"
     tool.close()

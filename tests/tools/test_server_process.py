@@ -42,6 +42,11 @@ def test_a_port_in_use_is_one_readable_error(index_folder, capsys):
     assert said.count("\n") == 1
 
 
+def test_more_documents_than_an_index_gives_are_refused_at_once(index_folder, capsys):
+    assert main(["--index", str(index_folder), "--port", "0", "--max-top-k", "5000"]) == 2
+    assert "max_top_k=5000 is above 2048" in capsys.readouterr().err
+
+
 def test_no_index_is_one_readable_error(tmp_path, capsys):
     assert main(["--index", str(tmp_path / "none"), "--port", "0"]) == 2
     assert "agent-rl build-index" in capsys.readouterr().err
@@ -57,6 +62,10 @@ def test_another_address_needs_a_token(index_folder, tmp_path, capsys, monkeypat
         read_token(str(empty))
     with pytest.raises(ServeError, match="cannot be read"):
         read_token(str(tmp_path / "absent"))
+    for text in ("wörd", "two\nlines", "nul\x00"):
+        empty.write_text(text, encoding="utf-8")
+        with pytest.raises(ServeError, match="plain ASCII"):  # no client could send it
+            read_token(str(empty))
     monkeypatch.setenv("AGENT_RL_TOOL_TOKEN", "word")
     assert read_token(None) == "word"
 
@@ -83,9 +92,7 @@ def test_it_says_one_line_when_ready_and_ends_cleanly(tmp_path, number):
         pytest.skip("minilm is not in the cache; fetch it with `agent-rl fetch minilm`")
     build_index([Passage("1", "Lima", "Lima is a city.")], EncoderSpec(), tmp_path / "i", progress=False)
     command = [sys.executable, "-m", "tools.server", "--index", str(tmp_path / "i"), "--port", "0"]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         line = process.stdout.readline()
         assert line.startswith("ready: http://127.0.0.1:"), process.stderr.read()
         assert "search" in line
