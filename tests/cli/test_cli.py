@@ -227,10 +227,10 @@ def test_data_miniwiki_that_fails_half_way_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(*_: object, **__: object) -> str:
-        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "manifest.json"))
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "train.jsonl"))
 
     with monkeypatch.context() as patch:
-        patch.setattr("agent_rl.commands.data.json.dumps", full)
+        patch.setattr("tasks.miniwiki.world.World.questions", full)
         assert main(["data", "miniwiki", f"out={tmp_path / 'wiki'}", "passages=300"]) == 1
     assert "disk full" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
