@@ -35,7 +35,8 @@ def main(argv: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # What a model wrote is shown on terminals that cannot show all of it; hours of work must not end there.
-            stream.reconfigure(errors="backslashreplace")
+            # And a log file shows each line of a long run as it is said.
+            stream.reconfigure(errors="backslashreplace", line_buffering=True)
     debug = args.debug or os.environ.get("AGENT_RL_DEBUG") == "1"
     try:
         from agent_rl.layout import assert_layout

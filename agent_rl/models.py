@@ -71,9 +71,7 @@ def _check_saved(folder: Path) -> None:
         "config.json": config["eos_token_id"],
         "generation_config.json": generation["eos_token_id"],
     }
-    faults = [
-        f"eos id of {where} is {got}, not {eos} ({SMOLLM2_EOS})" for where, got in ids.items() if got != eos
-    ]
+    faults = [f"eos id of {where} is {got}, not {eos} ({SMOLLM2_EOS})" for where, got in ids.items() if got != eos]
     if not tokenizer.chat_template:
         faults.append("the chat template is missing")
     if "quantization_config" in config:

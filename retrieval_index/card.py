@@ -20,9 +20,7 @@ QUERIES_PER_BATCH = 32
 TIE = 1e-5
 
 
-def measure(
-    model: TextEncoder, index: Any, store: PassageStore, build_seconds: float, size_bytes: int
-) -> IndexCard:
+def measure(model: TextEncoder, index: Any, store: PassageStore, build_seconds: float, size_bytes: int) -> IndexCard:
     """The card of an index. Raises EncoderError where no title finds its own passage: encoder and index do
     not fit together, and every search would return noise.
     """
@@ -79,15 +77,12 @@ def self_retrieval(model: TextEncoder, index: Any, store: PassageStore) -> tuple
     A library change that breaks pooling or prefixes makes every query return the same passages; this shows
     it.
     """
-    titles = [
-        title for row in _spread(len(store), SELF_RETRIEVAL_TITLES) if (title := store[row].title).strip()
-    ]
+    titles = [title for row in _spread(len(store), SELF_RETRIEVAL_TITLES) if (title := store[row].title).strip()]
     if not titles:
         return 0, 0
     rows = index.search(model.encode_queries(titles), min(10, index.ntotal))[1]
     found = sum(
-        any(store[int(row)].title == title for row in ten if row >= 0)
-        for title, ten in zip(titles, rows, strict=True)
+        any(store[int(row)].title == title for row in ten if row >= 0) for title, ten in zip(titles, rows, strict=True)
     )
     return len(titles), found
 

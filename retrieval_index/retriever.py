@@ -123,9 +123,7 @@ class Retriever:
         for place, row_scores, row_ids in zip(np.asarray(asked)[finite], scores, rows, strict=True):
             # an approximate index pads with -1 where it found fewer than k
             results[place] = [
-                self._hit(int(row), float(score))
-                for row, score in zip(row_ids, row_scores, strict=True)
-                if row >= 0
+                self._hit(int(row), float(score)) for row, score in zip(row_ids, row_scores, strict=True) if row >= 0
             ]
         return results
 

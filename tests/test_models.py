@@ -43,15 +43,11 @@ def test_the_fetched_model_ends_its_turns_and_knows_its_template() -> None:
     assert model.dtype == torch.bfloat16
     assert model.lm_head.weight.data_ptr() == model.model.embed_tokens.weight.data_ptr()
     eos = tokenizer.convert_tokens_to_ids("<|im_end|>")
-    assert [tokenizer.eos_token_id, model.config.eos_token_id, model.generation_config.eos_token_id] == [
-        eos
-    ] * 3
+    assert [tokenizer.eos_token_id, model.config.eos_token_id, model.generation_config.eos_token_id] == [eos] * 3
     assert tokenizer.decode(tokenizer("a , b  c .")["input_ids"]) == "a , b  c ."
 
     question = [{"role": "user", "content": "What is the capital of France?"}]
-    prompt = tokenizer.apply_chat_template(
-        question, add_generation_prompt=True, return_tensors="pt", return_dict=True
-    )
+    prompt = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_tensors="pt", return_dict=True)
     assert tokenizer.decode(prompt["input_ids"][0]).endswith("<|im_start|>assistant\n")
     out = model.generate(**prompt, max_new_tokens=20, do_sample=False)
     answer = tokenizer.decode(out[0][prompt["input_ids"].shape[1] :])

@@ -238,9 +238,7 @@ class Batcher:
             for waiter in job.waiters:
                 # one that joined while the job ran did not wait at all; waiting is never counted as run time
                 queued_s = max(0.0, started - waiter.submitted)
-                waiter.settle(
-                    dataclasses.replace(result, id=waiter.call.id, elapsed_s=run_s, queued_s=queued_s)
-                )
+                waiter.settle(dataclasses.replace(result, id=waiter.call.id, elapsed_s=run_s, queued_s=queued_s))
         if self._observer is not None:
             self._observer.batch(self.tool.name, len(batch), run_s)
 

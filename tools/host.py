@@ -107,9 +107,7 @@ class ToolHost:
             if name not in self._batchers:
                 known = ", ".join(self._batchers)
                 # the name goes to a metric's label only where it is one of ours: labels are kept for ever
-                return [
-                    ToolResult(call.id, "invalid", f"tool: unknown; known tools: {known}") for call in mine
-                ]
+                return [ToolResult(call.id, "invalid", f"tool: unknown; known tools: {known}") for call in mine]
             try:
                 return await self._batchers[name].submit(mine)
             except QueueFull as full:

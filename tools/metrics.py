@@ -18,12 +18,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self._answers = Counter(
-            "tool_calls", "Answered calls", ["tool", "status", "cached"], registry=self._registry
-        )
-        self._refused = Counter(
-            "tool_calls_refused", "Calls refused: queue full", ["tool"], registry=self._registry
-        )
+        self._answers = Counter("tool_calls", "Answered calls", ["tool", "status", "cached"], registry=self._registry)
+        self._refused = Counter("tool_calls_refused", "Calls refused: queue full", ["tool"], registry=self._registry)
         self._waiting = Gauge("tool_queue_waiting", "Calls in the queue", ["tool"], registry=self._registry)
         self._queued = Histogram(
             "tool_queued_seconds",

@@ -29,9 +29,7 @@ class RunningServer:
         self.url = f"http://127.0.0.1:{self.port}"
         config = uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1)
         self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(
-            target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True
-        )
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
 
     def __enter__(self) -> RunningServer:
         self._thread.start()
@@ -82,6 +80,4 @@ class EchoTool:
         await asyncio.sleep(self._run_s)
         if any(call.arguments.get("raise") for call in calls):
             raise RuntimeError("the tool broke")
-        return [
-            ToolResult(call.id, "ok", f"echo {call.arguments.get('text')}", call.arguments) for call in calls
-        ]
+        return [ToolResult(call.id, "ok", f"echo {call.arguments.get('text')}", call.arguments) for call in calls]

@@ -60,9 +60,7 @@ def parse_body(model: type[Request], body: bytes) -> Request:
         return model.model_validate_json(body)
     except ValidationError as error:
         # never with the value: it may be megabytes, or not be text that can be encoded
-        faults = [
-            f"{_field(fault['loc'])}: {fault['msg']}" for fault in error.errors(include_input=False)[:10]
-        ]
+        faults = [f"{_field(fault['loc'])}: {fault['msg']}" for fault in error.errors(include_input=False)[:10]]
         raise BadRequest(422, "; ".join(faults)) from None
 
 

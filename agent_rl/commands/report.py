@@ -19,9 +19,7 @@ def add_parser(subparsers: Any) -> None:
         examples=["agent-rl report runs/demo", "agent-rl report runs/a runs/b --out compare.html"],
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR", help="run directories")
-    parser.add_argument(
-        "--out", type=Path, help="the HTML file (default: report.html in the first run directory)"
-    )
+    parser.add_argument("--out", type=Path, help="the HTML file (default: report.html in the first run directory)")
 
 
 def run(args: argparse.Namespace) -> None:

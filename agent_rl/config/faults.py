@@ -73,9 +73,7 @@ def check(record: type[RecordT], values: dict[str, Any]) -> tuple[RecordT | None
         removed |= {path[-1] for path in taken_out}
 
 
-def _faults_of(
-    record: type[Record], values: dict[str, Any], errors: list[Any]
-) -> Iterator[tuple[Fault, list[str]]]:
+def _faults_of(record: type[Record], values: dict[str, Any], errors: list[Any]) -> Iterator[tuple[Fault, list[str]]]:
     """Each pydantic error as a fault, with the path to take out; several errors of one leaf are joined."""
     by_path: dict[str, list[Any]] = {}
     for error in errors:

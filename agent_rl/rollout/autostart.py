@@ -126,9 +126,7 @@ def _wait_until_ready(url: str, child: subprocess.Popen[bytes], log_file: Path) 
             time.sleep(POLL_S)
             continue
         tail = "\n  ".join(log_file.read_text(encoding="utf-8", errors="replace").splitlines()[-10:])
-        raise ToolServerUnavailable(
-            f"the tool server that was started {reason}; the end of {log_file}:\n  {tail}"
-        )
+        raise ToolServerUnavailable(f"the tool server that was started {reason}; the end of {log_file}:\n  {tail}")
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:

@@ -75,6 +75,4 @@ class HFCodec:
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Text of each token by itself (special tokens shown), for display only."""
         with self._lock:
-            return self._tokenizer.batch_decode(
-                [[token] for token in ids], clean_up_tokenization_spaces=False
-            )
+            return self._tokenizer.batch_decode([[token] for token in ids], clean_up_tokenization_spaces=False)

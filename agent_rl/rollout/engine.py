@@ -188,9 +188,7 @@ async def _observe(trajectory: Trajectory, spec: RolloutSpec, action: CallAction
     began = time.perf_counter()
     # The policy's own arguments come last: it may ask for what the tool's schema lets it ask for.
     arguments = {**spec.task.tool_arguments.get(action.tool, {}), **action.arguments}
-    result = await spec.tools.call(
-        action.tool, arguments, session=trajectory.session, deadline_s=limits.tool_timeout_s
-    )
+    result = await spec.tools.call(action.tool, arguments, session=trajectory.session, deadline_s=limits.tool_timeout_s)
     if result.status == "overloaded":
         raise ToolOverloaded(f"the tool server did not start the call: {result.text}")
     _count(trajectory, f"tool_{result.status}", 1)

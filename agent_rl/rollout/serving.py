@@ -15,9 +15,7 @@ from tasks.base import Task
 T = TypeVar("T")
 
 
-def with_model(
-    config: RunConfig, task: Task, path: str, work: Callable[[RolloutSpec], Awaitable[T]]
-) -> T:
+def with_model(config: RunConfig, task: Task, path: str, work: Callable[[RolloutSpec], Awaitable[T]]) -> T:
     """Load the model at ``path``, see that the tool server is ready, and run ``work``; everything is closed after."""
     from agent_rl.samplers.hf import HFSampler
     from agent_rl.train.policy import load_model

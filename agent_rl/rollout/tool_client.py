@@ -65,9 +65,7 @@ class _Breaker:
 
     def worked(self) -> None:
         if self._down_since is not None:
-            log.warning(
-                "the tool server at %s is back after %.1f s", self._url, time.monotonic() - self._down_since
-            )
+            log.warning("the tool server at %s is back after %.1f s", self._url, time.monotonic() - self._down_since)
         self._failures, self._down_since = 0, None
 
     async def pass_through(self) -> bool:
@@ -213,15 +211,11 @@ class ToolClient:
                 after_s=_retry_after_s(answer),
             )
         if status == 401:
-            raise UsageError(
-                f"the tool server at {self.url} refused the token; give both sides the same token_file"
-            )
+            raise UsageError(f"the tool server at {self.url} refused the token; give both sides the same token_file")
         if status == 413:
             return ToolResult(call["id"], "invalid", "the arguments are too long")
         if status != 200:
-            raise ToolServerUnavailable(
-                f"the tool server at {self.url} did not accept a call: {_said(answer)}"
-            )
+            raise ToolServerUnavailable(f"the tool server at {self.url} did not accept a call: {_said(answer)}")
         return self._read(answer, call["id"])
 
     def _read(self, answer: httpx.Response, identity: str) -> ToolResult:
@@ -229,26 +223,18 @@ class ToolClient:
             (raw,) = answer.json()["results"]
             result = ToolResult(**raw)
         except (ValueError, KeyError, TypeError) as error:
-            raise ToolServerUnavailable(
-                f"what answers at {self.url} is not a tool server: {error}"
-            ) from error
+            raise ToolServerUnavailable(f"what answers at {self.url} is not a tool server: {error}") from error
         if result.id != identity:
-            raise ToolServerUnavailable(
-                f"the tool server at {self.url} answered call {result.id}, not {identity}"
-            )
+            raise ToolServerUnavailable(f"the tool server at {self.url} answered call {result.id}, not {identity}")
         if result.status == "overloaded":
-            raise _Retry(
-                ToolOverloaded(f"the tool server at {self.url} did not start the call: {result.text}")
-            )
+            raise _Retry(ToolOverloaded(f"the tool server at {self.url} did not start the call: {result.text}"))
         return result
 
     def _pool(self) -> HttpPool:
         loop = asyncio.get_running_loop()
         if self._http is None or self._loop is not loop:
             if self._loop is not None and not self._loop.is_closed():
-                raise RuntimeError(
-                    "a ToolClient is in use in another event loop; make one client for each loop"
-                )
+                raise RuntimeError("a ToolClient is in use in another event loop; make one client for each loop")
             # connections of a closed loop (an earlier asyncio.run) are dead: start with fresh ones
             self._loop = loop
             self._http = HttpPool(self.url, self._headers, self._max_connections)

@@ -89,9 +89,7 @@ class Trajectory:
 
     def stop(self, reason: StopReason) -> None:
         if self.stop_reason is not None:
-            raise RuntimeError(
-                f"the trajectory already stopped ({self.stop_reason}), cannot stop again ({reason})"
-            )
+            raise RuntimeError(f"the trajectory already stopped ({self.stop_reason}), cannot stop again ({reason})")
         self.stop_reason = reason
 
     def check(self) -> None:
@@ -106,7 +104,5 @@ class Trajectory:
         assert self.stop_reason is not None, "a finished trajectory needs a stop reason"
         assert (self.stop_reason is StopReason.FAILED) == (self.failure is not None)
         for position, (author, was_sampled) in enumerate(zip(authors, sampled, strict=True)):
-            assert (author == Author.POLICY) == was_sampled, (
-                f"token {position}: author {author}, {was_sampled=}"
-            )
+            assert (author == Author.POLICY) == was_sampled, f"token {position}: author {author}, {was_sampled=}"
         assert self.ledger.loss_mask == [int(flag) for flag in sampled]

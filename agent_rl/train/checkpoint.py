@@ -101,7 +101,8 @@ def find_model(run_dir: Path, checkpoint: str) -> tuple[str, str, int]:
             raise ArtifactError(f"checkpoint={checkpoint}: not in {run_dir}/checkpoints (steps there: {have})")
         return str(wanted[-1].model_dir), f"step_{wanted[-1].step:06d}", wanted[-1].step
     path = Path(checkpoint)
-    inner = path / "model"
-    if not path.is_dir():
-        raise ArtifactError(f"checkpoint={checkpoint}: no such folder; give latest, a step, or a path")
-    return str(inner if inner.is_dir() else path), path.name, 0
+    folder = path / "model" if (path / "model").is_dir() else path
+    if not (folder / "config.json").is_file() and not (folder / "adapter_config.json").is_file():
+        what = "no model in it (no config.json)" if path.is_dir() else "no such folder"
+        raise ArtifactError(f"checkpoint={checkpoint}: {what}; give latest, a step, or a path")
+    return str(folder), path.name, 0

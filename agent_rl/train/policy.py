@@ -41,7 +41,9 @@ def load_model(path: str, config: ModelConfig) -> tuple[PreTrainedModel, PreTrai
             **common,
         )
     except (OSError, ValueError) as error:
-        raise ArtifactError(f"model.path={config.path}: it cannot be loaded from {path}: {error}") from error
+        # The first line says what is missing; transformers goes on with advice about its own hub.
+        reason = str(error).strip().splitlines()[0]
+        raise ArtifactError(f"the model at {path} cannot be loaded: {reason}") from error
     text = model.config.get_text_config()
     for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
         if getattr(text, name, None) not in (None, 1, 1.0):

@@ -34,9 +34,7 @@ INPUTS = {
 
 def load_vectors() -> dict:
     if not VECTORS.is_file():
-        pytest.skip(
-            f"reference values {VECTORS} are not here; test_reference_numbers still checks the losses"
-        )
+        pytest.skip(f"reference values {VECTORS} are not here; test_reference_numbers still checks the losses")
     return json.loads(VECTORS.read_text())
 
 
@@ -148,9 +146,7 @@ def test_advantage_cases() -> None:
             ("no_std", "group_mean", 1),
         ):
             found = Objective(AlgoConfig(advantage=kind, std_ddof=ddof)).advantages(rewards, ids)
-            torch.testing.assert_close(
-                found, torch.tensor(case[key], dtype=torch.float64), rtol=RTOL, atol=1e-15
-            )
+            torch.testing.assert_close(found, torch.tensor(case[key], dtype=torch.float64), rtol=RTOL, atol=1e-15)
 
 
 @pytest.mark.parametrize(
@@ -163,9 +159,7 @@ def test_advantage_cases() -> None:
             -0.039274988268,
         ),
         (
-            AlgoConfig(
-                token_weight=WEIGHTS["tr_multiply"], clip_on="weighted_ratio", kl=KLConfig(weighting="inside")
-            ),
+            AlgoConfig(token_weight=WEIGHTS["tr_multiply"], clip_on="weighted_ratio", kl=KLConfig(weighting="inside")),
             0.008448854714,
         ),
     ],

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import agent_rl
 from agent_rl.cli import main
@@ -42,11 +43,7 @@ def words_of(command: str) -> list[str]:
 
 @cache
 def documented() -> list[tuple[str, tuple[str, ...]]]:
-    found = [
-        (page.name, tuple(words_of(text)))
-        for page in PAGES
-        for text in in_text(page.read_text(encoding="utf-8"))
-    ]
+    found = [(page.name, tuple(words_of(text))) for page in PAGES for text in in_text(page.read_text(encoding="utf-8"))]
     for words in [[name] for name in subcommands(build_parser())] + [["data", "miniwiki"], ["data", "check"]]:
         found += [(f"{' '.join(words)} --help", tuple(words_of(text))) for text in in_text(help_of(words))]
     return found
@@ -108,10 +105,8 @@ def test_documented_command(words: tuple[str, ...], capsys: pytest.CaptureFixtur
         for name in key.split("."):
             at = at.get(name) if isinstance(at, dict) else None
         if "." in key:
-            assert str(at).lower() in (
-                typed.lower(),
-                str(float(typed)) if re.match(r"^[\d.e-]+$", typed) else typed,
-            )
+            meant = float(typed) if re.match(r"^[\d.e-]+$", typed) else yaml.safe_load(typed)
+            assert at == meant, f"{override}: {at!r}"
 
 
 def test_the_message_shown_in_the_documentation_is_the_real_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,9 +119,7 @@ def test_the_message_shown_in_the_documentation_is_the_real_one(capsys: pytest.C
 
 def test_the_documented_presets_are_the_presets() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-    for group in (
-        folder for folder in (ROOT / "configs").iterdir() if folder.is_dir() and any(folder.glob("*.yaml"))
-    ):
+    for group in (folder for folder in (ROOT / "configs").iterdir() if folder.is_dir() and any(folder.glob("*.yaml"))):
         row = next(line for line in page.splitlines() if line.startswith(f"| `{group.name}` |"))
         for preset in group.glob("*.yaml"):
             assert f"`{preset.stem}`" in row, f"{group.name}={preset.stem}"

@@ -67,9 +67,7 @@ def test_results_are_in_order_and_do_not_depend_on_the_batch(tiny):
 @pytest.mark.slow
 def test_pooling_normalisation_prefix_and_dtype_do_what_they_say(tiny):
     mean = Encoder(_spec(tiny)).encode_queries(["amber birch"])
-    assert not np.allclose(
-        mean, Encoder(_spec(tiny, pooling="cls")).encode_queries(["amber birch"]), atol=1e-3
-    )
+    assert not np.allclose(mean, Encoder(_spec(tiny, pooling="cls")).encode_queries(["amber birch"]), atol=1e-3)
     long = Encoder(_spec(tiny, normalise=False)).encode_queries(["amber birch"])
     assert np.allclose(mean, long / np.linalg.norm(long), atol=1e-6)
     prefixed = Encoder(_spec(tiny, query_prefix="query: "))

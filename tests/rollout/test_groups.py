@@ -72,7 +72,7 @@ def test_group_with_too_few_survivors_is_dropped_and_counted() -> None:
 
 def test_broken_trajectory_is_run_again_with_the_same_draws() -> None:
     failures = iter([True, False, False, False])
-    
+
     def replies(tool, arguments):
         return ToolServerUnavailable("down") if next(failures, False) else "doc"
 

@@ -53,9 +53,7 @@ async def test_a_call_comes_back_as_a_result():
 async def test_64_coroutines_each_get_their_own_answer():
     with _server(EchoTool(run_s=0.01), max_batch=7) as server:
         async with ToolClient(server.url, max_connections=16) as tools:
-            results = await asyncio.gather(
-                *(tools.call("echo", {"text": str(n)}, session=f"s{n}") for n in range(64))
-            )
+            results = await asyncio.gather(*(tools.call("echo", {"text": str(n)}, session=f"s{n}") for n in range(64)))
     assert [result.text for result in results] == [f"echo {n}" for n in range(64)]
 
 
@@ -75,9 +73,7 @@ async def test_a_server_that_dies_in_the_middle_of_calls_and_comes_back_is_survi
     dying.gate.clear()
     with _server(dying) as server:
         async with ToolClient(server.url, call_timeout_s=20) as tools:
-            calls = [
-                asyncio.create_task(tools.call("echo", {"text": str(n)}, session=None)) for n in range(8)
-            ]
+            calls = [asyncio.create_task(tools.call("echo", {"text": str(n)}, session=None)) for n in range(8)]
             await _until_running(dying)
             await asyncio.to_thread(server.kill)
             await asyncio.sleep(0.5)
@@ -105,9 +101,7 @@ async def test_a_full_queue_is_tried_again_until_there_is_room():
     tool.gate.clear()
     with _server(tool, max_batch=1, max_queue=1) as server:
         async with ToolClient(server.url, call_timeout_s=10) as tools:
-            calls = [
-                asyncio.create_task(tools.call("echo", {"text": str(n)}, session=None)) for n in range(6)
-            ]
+            calls = [asyncio.create_task(tools.call("echo", {"text": str(n)}, session=None)) for n in range(6)]
             await asyncio.sleep(0.2)
             tool.gate.set()
             assert [(await call).text for call in calls] == [f"echo {n}" for n in range(6)]

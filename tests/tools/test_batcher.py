@@ -125,9 +125,7 @@ async def test_identical_calls_run_once_and_keep_their_own_ids():
     tool = EchoTool(shared=True)
     batcher = _batcher(tool)
     tool.gate.clear()
-    tasks = [
-        asyncio.create_task(batcher.submit([_call("same", str(n)), _call("same", f"{n}b")])) for n in range(5)
-    ]
+    tasks = [asyncio.create_task(batcher.submit([_call("same", str(n)), _call("same", f"{n}b")])) for n in range(5)]
     await _until(lambda: tool.batches)
     tasks[0].cancel()  # the one that brought the work leaves; the others still get it
     tool.gate.set()
@@ -187,9 +185,7 @@ def test_every_request_gets_its_own_answers_in_order(requests, max_batch, shared
             )
         )
         for r, texts in enumerate(requests):
-            assert [(a.id, a.text) for a in answered[r]] == [
-                (f"{r}.{n}", f"echo {t}") for n, t in enumerate(texts)
-            ]
+            assert [(a.id, a.text) for a in answered[r]] == [(f"{r}.{n}", f"echo {t}") for n, t in enumerate(texts)]
         assert all(len(batch) <= max_batch for batch in tool.batches)
         assert batcher.waiting == 0
         await batcher.stop()

@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from tools.tags import TAG_NAMES, neutralise_tags
 
 TAG = re.compile(r"<\s*[/|]?\s*(" + "|".join(TAG_NAMES) + r")\b", re.IGNORECASE)
-PIECES = st.sampled_from(
-    ["<", ">", "/", "|", " ", "\n", "answer", "SEARCH", "think", "tool_call", "b", "é", "="]
-)
+PIECES = st.sampled_from(["<", ">", "/", "|", " ", "\n", "answer", "SEARCH", "think", "tool_call", "b", "é", "="])
 
 
 @pytest.mark.parametrize(
