@@ -21,6 +21,8 @@ from agent_rl.config.schema import RunConfig
 from agent_rl.train.checkpoint import find_checkpoints
 from agent_rl.train.trainer import TrainResult, train
 
+pytestmark = pytest.mark.slow
+
 
 def go(values: dict[str, Any], said: list[str] | None = None) -> TrainResult:
     return train(RunConfig.model_validate(values), log=(said if said is not None else []).append)

@@ -25,6 +25,8 @@ from tools.app import create_app
 from tools.search import SearchTool
 from tools.testing import RunningServer
 
+pytestmark = pytest.mark.slow
+
 
 def go(values: dict, said: list[str] | None = None):
     return train(RunConfig.model_validate(values), log=(said if said is not None else []).append)
