@@ -48,12 +48,14 @@ demo: $(INSTALLED) ## fetch, build an index, serve it, train, report
 	cat $$log
 	run agent-rl train experiment=demo tools.url=http://127.0.0.1:$(PORT) $(DEMO_ARGS)
 	run agent-rl report runs/demo
-	printf '\n%s\n' "The run is in runs/demo: config.yaml, metrics.jsonl, trajectories/, eval/, checkpoints/, report.html." \
+	printf '%s\n' "" \
+		"The run is in runs/demo: config.yaml, metrics.jsonl, trajectories/, eval/, checkpoints/, report.html." \
 		"Next: open runs/demo/report.html, or try" \
 		"  . $(BIN)/activate" \
+		"  agent-rl rollout run=runs/demo questions=4 tools.autostart=true                   # watch it search" \
 		"  agent-rl train experiment=demo algo=grpo run_dir=runs/grpo tools.autostart=true   # plain GRPO" \
 		"  agent-rl report runs/demo runs/grpo --out compare.html                            # side by side" \
-		"  agent-rl config show experiment=demo                                                   # every setting"
+		"  agent-rl config show experiment=demo                                              # every setting"
 
 test: test-unit test-slow ## all tests: the quick tier, then real models and servers
 
