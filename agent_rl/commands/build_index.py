@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
         build_index(
             corpus,
             spec,
-            config.out,
+            config.out or f"indexes/{name.split('.')[0].split()[0]}",
             overwrite=config.overwrite,
             batch_size=encoder.batch_size,
             corpus_name=name,

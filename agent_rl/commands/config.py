@@ -44,5 +44,6 @@ def run(args: argparse.Namespace) -> None:
         return
     if overrides:
         raise UsageError("config keys lists the keys of the schema and takes no overrides")
+    print(f"# the schema's defaults; a preset may set another: agent-rl config show {command}")
     for key, default, meaning in describe_keys(COMMANDS[command][1]):
         print(f"{key} = {default}{meaning and f'  # {meaning}'}")

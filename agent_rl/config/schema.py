@@ -333,7 +333,10 @@ class BuildIndexConfig(Record):
     corpus: CorpusConfig = MiniwikiWorld()
     encoder: EncoderConfig = EncoderConfig()
     index: Literal["flat"] = "flat"
-    out: PathText = "indexes/miniwiki"
+    out: PathText | None = Field(
+        None,
+        description="folder of the index; not given: indexes/miniwiki, or indexes/ and the name of the corpus file",
+    )
     overwrite: bool = False
 
 

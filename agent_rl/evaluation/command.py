@@ -18,9 +18,10 @@ def evaluate_command(config: RunConfig, checkpoint: str | None, out: Path) -> No
     task = make_task(config)
     items = choose_items(task, config.eval.split, config.eval.questions, config.eval.seed)
     if checkpoint is None:
-        path, label, step = resolve_model_path(config.model.path), "model", 0
+        path, label, step = resolve_model_path(config.model.path), "base", 0
     else:
         path, label, step = find_model(Path(config.run_dir), checkpoint)
+    label = f"{label}_{config.eval.split}"
 
     async def answer(spec: RolloutSpec) -> EvalResult:
         return await evaluate(config, spec, items, label=label, step=step, log=print)

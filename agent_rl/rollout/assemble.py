@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 
 TOKEN_ENV = "AGENT_RL_TOOL_TOKEN"
+
+log = logging.getLogger(__name__)
 
 
 def make_task(config: RunConfig) -> Task:
@@ -126,9 +129,10 @@ async def check_tools(config: RunConfig, tools: ToolClient) -> None:
         _check_corpus(config, health.get("index", {}).get("corpus", ""))
     except InfrastructureError as error:
         port = urlsplit(config.tools.url).port or 80
+        index = config.tools.index if isinstance(config.task.data, MiniwikiWorld) else "YOUR_INDEX"
         raise UsageError(
-            f"no tool server answers at {config.tools.url} ({error}); start one in another terminal:\n"
-            f"  agent-rl serve-tools index={config.tools.index} port={port}\n"
+            f"no tool server answers at tools.url={config.tools.url}; start one in another terminal:\n"
+            f"  agent-rl serve-tools index={index} port={port}\n"
             "or let the run start its own: add tools.autostart=true"
         ) from error
 
@@ -136,9 +140,15 @@ async def check_tools(config: RunConfig, tools: ToolClient) -> None:
 def _check_corpus(config: RunConfig, served: str) -> None:
     """Questions about one fictional encyclopedia cannot be answered from another; nothing else would show it."""
     data = config.task.data
-    if isinstance(data, MiniwikiWorld) and served.startswith("miniwiki ") and served != data.corpus_name:
+    if not isinstance(data, MiniwikiWorld) or served == data.corpus_name:
+        return
+    found = (
+        f"the questions are about {data.corpus_name!r} (task.data), but the tool server at {config.tools.url} "
+        f"searches {served!r}"
+    )
+    if served.startswith("miniwiki "):
         raise UsageError(
-            f"the questions are about {data.corpus_name!r} (task.data), but the tool server at {config.tools.url} "
-            f"searches {served!r}; build and serve the other index:\n"
+            f"{found}; build and serve the other index:\n"
             f"  agent-rl build-index corpus=miniwiki corpus.seed={data.seed} corpus.passages={data.passages} out=..."
         )
+    log.warning("%s: right only if that holds the encyclopedia too", found)

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import json
 import math
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
 from agent_rl.config.schema import ModelConfig, OptimConfig
-from agent_rl.errors import ArtifactError, TrainingError
+from agent_rl.errors import ArtifactError, ConfigError, TrainingError
 from agent_rl.samplers import gqa_attention
 from agent_rl.train.precision import choose_device, choose_dtype
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+PROMPT_FORMAT_FILE = "agent_rl.json"  # beside the weights of a checkpoint
 
 
 def load_model(path: str, config: ModelConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -30,6 +35,7 @@ def load_model(path: str, config: ModelConfig) -> tuple[PreTrainedModel, PreTrai
 
     if not sys.stderr.isatty():
         transformers_logging.disable_progress_bar()
+    _check_prompt_format(path, config)
     device = choose_device(config.device)
     common: dict[str, Any] = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
     try:
@@ -54,6 +60,19 @@ def load_model(path: str, config: ModelConfig) -> tuple[PreTrainedModel, PreTrai
     return on_device(model, device), tokenizer
 
 
+def _check_prompt_format(path: str, config: ModelConfig) -> None:
+    """A model trained in one prompt format is another model in the other; nothing but its answers would show it."""
+    file = Path(path) / PROMPT_FORMAT_FILE
+    if not file.is_file():
+        return
+    trained_in = json.loads(file.read_text(encoding="utf-8"))["prompt_format"]
+    if trained_in != config.prompt_format:
+        raise ConfigError(
+            f"model.prompt_format={config.prompt_format}, but the model at {path} was trained with {trained_in}; "
+            f"add model.prompt_format={trained_in}"
+        )
+
+
 def on_device(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
     """The model on ``device``, in eval mode."""
     torch.nn.Module.to(model, device)
@@ -70,6 +89,7 @@ class Policy:
 
     def __init__(self, model: PreTrainedModel, config: ModelConfig, optim: OptimConfig) -> None:
         self.optim = optim
+        self._prompt_format = config.prompt_format
         if config.lora is not None:
             from peft import LoraConfig, get_peft_model
 
@@ -185,6 +205,7 @@ class Policy:
     def save_pretrained(self, folder: str) -> None:
         """The weights as transformers (or, under LoRA, peft) loads them."""
         (self.adapter or self.model).save_pretrained(folder)
+        (Path(folder) / PROMPT_FORMAT_FILE).write_text(json.dumps({"prompt_format": self._prompt_format}))
 
 
 def _into(master: Tensor) -> Any:

@@ -275,6 +275,11 @@ class Trainer:
         # then has a line for every step of its checkpoint, and resuming drops the lines of later ones.
         self.metrics.write("train", step, found)
         self.log(step_line(step, config.train.steps, found))
+        if found.get("rollout/turns_mean") and not found["rollout/searches_mean"] and not found.get("reward/answered"):
+            self.log(
+                "warning: no trajectory of this step called a tool or answered, so there is nothing to learn from: the "
+                "model does not know the tags. Warm it up (warmup.traces), or begin from a model that does"
+            )
         if step % config.train.checkpoint_every_steps == 0:
             self._checkpoint()
 

@@ -58,7 +58,7 @@ class JsonlQuestions:
             raise TaskDataError(f"no questions for split {split!r}: set task.data.{split} or task.data.train")
         items = [i for i in read_jsonl(self._files["train"]) if self._split_of(i.question) == split]
         if not items:
-            raise TaskDataError(
+            raise EmptySplit(
                 f"{self._files['train']}: no row falls in split {split!r} with "
                 f"task.data.eval_fraction={self._eval_fraction}; set task.data.{split} or another fraction"
             )
@@ -70,6 +70,10 @@ class JsonlQuestions:
         if not held_out or place >= self._eval_fraction:
             return "train"
         return held_out[min(int(place / self._eval_fraction * len(held_out)), len(held_out) - 1)]
+
+
+class EmptySplit(TaskDataError):
+    """No row was held out for a split that has no file of its own."""
 
 
 def read_jsonl(path: str | Path) -> Iterator[TaskItem]:

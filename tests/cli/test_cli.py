@@ -177,7 +177,7 @@ def test_an_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     command = f"{sys.executable} -m agent_rl.cli config keys | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout.startswith("task.kind")
+    assert done.stdout.startswith("# the schema's defaults")
     assert done.stderr == ""
 
 
@@ -260,3 +260,23 @@ def test_build_index_without_a_corpus_ends_before_a_model_is_loaded(
 def test_serve_tools_without_an_index_says_how_to_build_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve-tools", f"index={tmp_path / 'none'}", "port=0"]) == 2
     assert str(tmp_path / "none") in capsys.readouterr().err
+
+
+def test_data_check_of_a_file_too_small_to_hold_anything_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "q.jsonl"
+    file.write_text('{"id": "1", "question": "Who?", "golden_answers": ["Ann"]}\n', encoding="utf-8")
+    assert main(["data", "check", "task.data.kind=jsonl", f"task.data.train={file}"]) == 0
+    text = capsys.readouterr().out
+    assert "0 questions" in text
+    assert text.endswith("every gold answer scores the maximum\n")
+
+
+def test_miniwiki_on_disk_has_demonstrations(tmp_path: Path) -> None:
+    assert main(["data", "miniwiki", f"out={tmp_path / 'mw'}", "passages=300"]) == 0
+    from tasks.search import SearchTask
+
+    files = {split: str(tmp_path / "mw" / f"{split}.jsonl") for split in ("train", "dev", "test")}
+    task = SearchTask({"kind": "jsonl", "eval_fraction": 0.2, **files})
+    assert task.oracle(task.items("train")[0])[0].text.startswith("<think>")

@@ -27,6 +27,7 @@ def in_text(text: str) -> list[str]:
     Blocks marked ```text show output and wrong input; a command with ... or <...> in it is a pattern.
     """
     text = re.sub(r"```text\n.*?```", "", text, flags=re.DOTALL)
+    text = re.sub(r" \\\n\s+(?=[\w.]+=)", " ", text)  # a command that goes on in the next line
     lines = re.findall(r"^\s*(?:\$ |\"\s*|run |@?\$\(BIN\)/)?(agent-rl [^\n`]*)", text, flags=re.MULTILINE)
     inline = re.findall(r"`(agent-rl [^`\n]+)`", text)
     return [found for found in [*lines, *inline] if "..." not in found and "<" not in found]

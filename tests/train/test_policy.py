@@ -179,3 +179,14 @@ def test_cosine_ends_at_its_minimum() -> None:
     assert rates[50] == pytest.approx(1.1)
     assert rates[100] == pytest.approx(0.2)
     assert rates == sorted(rates, reverse=True)
+
+
+def test_prompt_format_of_a_checkpoint_is_kept(make_policy, tmp_path) -> None:
+    """A model trained in one prompt format is refused in the other, with what to type."""
+    from agent_rl.config.schema import ModelConfig
+    from agent_rl.errors import ConfigError
+    from agent_rl.train.policy import load_model
+
+    make_policy(prompt_format="plain").save_pretrained(str(tmp_path))
+    with pytest.raises(ConfigError, match=r"was trained with plain; add model.prompt_format=plain"):
+        load_model(str(tmp_path), ModelConfig(path=str(tmp_path), prompt_format="chat_template"))

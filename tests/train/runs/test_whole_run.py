@@ -163,7 +163,7 @@ def test_lora_run_goes_on_and_is_evaluated(tmp_path, serve, settings, warm_folde
     assert metrics(tmp_path / "run")[-1]["objective/kl"] > 0
     config = RunConfig.model_validate(values)
     evaluate_command(config, "latest", tmp_path / "out")
-    assert (tmp_path / "out" / "step_000002.json").is_file()
+    assert (tmp_path / "out" / "step_000002_dev.json").is_file()
     # What is evaluated is the adapted model, not the bare base that the adapter's folder names.
     base, _ = load_model(str(warm_folder), config.model)
     policy = Policy(base, config.model, config.train.optim)
