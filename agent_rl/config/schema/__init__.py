@@ -1,0 +1,51 @@
+"""The typed shape of every command's configuration.
+
+Frozen pydantic records, ``extra="forbid"``; where a part has several kinds, a union tagged by ``kind``.
+Units stand in names (``_s`` seconds, ``_tokens``). ``compose.py`` fills the records from YAML and overrides.
+"""
+
+from __future__ import annotations
+
+from agent_rl.config.schema.algo import AlgoConfig, KLConfig, TokenWeightConfig
+from agent_rl.config.schema.evaluation import EvalConfig
+from agent_rl.config.schema.index import BuildIndexConfig, CorpusConfig, EncoderConfig, JsonlCorpus
+from agent_rl.config.schema.model import LoraConfig, ModelConfig, SamplerConfig
+from agent_rl.config.schema.record import PathText, PositiveInt, Record
+from agent_rl.config.schema.rollout import RolloutConfig
+from agent_rl.config.schema.run import EmbeddedBackend, LoggingConfig, RunConfig
+from agent_rl.config.schema.serve import SearchToolConfig, ServeToolsConfig
+from agent_rl.config.schema.tasks import JsonlData, MiniwikiData, MiniwikiWorld, SearchTask, TaskConfig
+from agent_rl.config.schema.tools import ToolsConfig
+from agent_rl.config.schema.train import OptimConfig, TrainConfig, WarmupConfig
+
+__all__ = [
+    "AlgoConfig",
+    "BuildIndexConfig",
+    "CorpusConfig",
+    "EmbeddedBackend",
+    "EncoderConfig",
+    "EvalConfig",
+    "JsonlCorpus",
+    "JsonlData",
+    "KLConfig",
+    "LoggingConfig",
+    "LoraConfig",
+    "MiniwikiData",
+    "MiniwikiWorld",
+    "ModelConfig",
+    "OptimConfig",
+    "PathText",
+    "PositiveInt",
+    "Record",
+    "RolloutConfig",
+    "RunConfig",
+    "SamplerConfig",
+    "SearchTask",
+    "SearchToolConfig",
+    "ServeToolsConfig",
+    "TaskConfig",
+    "TokenWeightConfig",
+    "ToolsConfig",
+    "TrainConfig",
+    "WarmupConfig",
+]

@@ -1,0 +1,70 @@
+"""The whole configuration of a run."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from agent_rl.config.schema.algo import AlgoConfig
+from agent_rl.config.schema.evaluation import EvalConfig
+from agent_rl.config.schema.model import ModelConfig, SamplerConfig
+from agent_rl.config.schema.record import NonNegativeInt, PathText, Record
+from agent_rl.config.schema.rollout import RolloutConfig
+from agent_rl.config.schema.tasks import SearchTask, TaskConfig
+from agent_rl.config.schema.tools import ToolsConfig
+from agent_rl.config.schema.train import TrainConfig, WarmupConfig
+
+
+class LoggingConfig(Record):
+    tensorboard: bool = True
+    wandb: bool = False
+    wandb_project: str = "agent_rl"
+
+
+class EmbeddedBackend(Record):
+    kind: Literal["embedded"] = "embedded"
+    threads: NonNegativeInt = Field(0, description="CPU threads of torch (0: torch's own choice)")
+
+
+class RunConfig(Record):
+    """`agent-rl train`, `warmup`, `eval` and `rollout`."""
+
+    task: TaskConfig = SearchTask()
+    algo: AlgoConfig = AlgoConfig()
+    model: ModelConfig = ModelConfig()
+    sampler: SamplerConfig = SamplerConfig()
+    tools: ToolsConfig = ToolsConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    train: TrainConfig = TrainConfig()
+    warmup: WarmupConfig = WarmupConfig()
+    eval: EvalConfig = EvalConfig()
+    logging: LoggingConfig = LoggingConfig()
+    backend: EmbeddedBackend = EmbeddedBackend()
+    seed: int = 0
+    run_dir: PathText = Field("runs/search", description="where everything of the run is written")
+    resume: Literal["auto", "never", "must"] = Field(
+        "auto",
+        description="auto: continue a run found in run_dir; never: refuse to touch one; must: need one",
+    )
+
+    @model_validator(mode="after")
+    def _has_meaning(self) -> RunConfig:
+        faults = []
+        group, ddof = self.rollout.group_size, self.algo.std_ddof
+        if self.algo.advantage == "group_norm" and group == 1:
+            faults.append(
+                f"rollout.group_size=1 with algo.advantage=group_norm (std_ddof={ddof}): "
+                "the std of one reward does not exist; use a larger group"
+            )
+        if self.rollout.min_group > group:
+            faults.append(f"rollout.min_group={self.rollout.min_group} is above rollout.group_size={group}")
+        sequences = self.train.prompts_per_step * group
+        if self.train.updates_per_rollout > self.train.prompts_per_step:
+            faults.append(
+                f"train.updates_per_rollout={self.train.updates_per_rollout} is above the "
+                f"{self.train.prompts_per_step} prompts ({sequences} sequences) of a step"
+            )
+        if faults:
+            raise ValueError("; ".join(faults))
+        return self

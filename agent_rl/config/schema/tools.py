@@ -1,0 +1,34 @@
+"""How a run reaches its tool server."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator
+
+from agent_rl.config.schema.record import (
+    PositiveFloat,
+    PositiveInt,
+    Record,
+)
+
+
+class ToolsConfig(Record):
+    url: str = "http://127.0.0.1:8900"
+    token_file: str | None = None
+    autostart: bool = Field(False, description="start a tool server over `index` for the run and stop it after")
+    index: str = Field("indexes/miniwiki", description="used by autostart only")
+    call_timeout_s: PositiveFloat = 30.0
+    max_connections: PositiveInt = 64
+
+    @field_validator("url")
+    @classmethod
+    def _is_an_address(cls, url: str) -> str:
+        try:
+            parts = urlsplit(url)
+            whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # a port beyond 65535, a bracket that is not closed
+            whole = False
+        if not whole:
+            raise ValueError(f"{url!r} is not an address; write it as http://127.0.0.1:8900")
+        return url
