@@ -10,6 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+COLUMNS = (
+    *("logp_old", "advantage", "mask", "sequence", "group"),
+    *("logp_ref", "logit", "logp_rollout", "drawn_weight", "selected"),
+)
+
 
 @dataclass(slots=True)
 class TokenBatch:
@@ -18,7 +23,9 @@ class TokenBatch:
     ``logp`` [N] current policy (with gradient), ``logp_old`` [N], ``logp_ref`` [N] or None, ``advantage`` [N],
     ``mask`` bool [N] (True = written by the policy and trained), ``sequence`` long [N] in [0, S) and ``group``
     long [N] index the counts below. ``logit`` [N] is the sampled token's logit, needed by
-    ``token_weight.form=raw_logit`` alone.
+    ``token_weight.form=raw_logit`` alone; ``logp_rollout`` [N], the sampler's log-probability, by
+    ``mismatch``; ``drawn_weight`` [N] by ``token_weight.kind=random``. ``selected`` bool [N] is the token filter's
+    choice (None: every trained token); the counts do not depend on it.
 
     All log-probabilities are natural logs at the sampling temperature.
     """
@@ -32,10 +39,13 @@ class TokenBatch:
     counts: BatchCounts
     logp_ref: Tensor | None = None
     logit: Tensor | None = None
+    logp_rollout: Tensor | None = None
+    drawn_weight: Tensor | None = None
+    selected: Tensor | None = None
 
     def __post_init__(self) -> None:
         size = self.logp.shape
-        for name in ("logp_old", "advantage", "mask", "sequence", "group", "logp_ref", "logit"):
+        for name in COLUMNS:
             value = getattr(self, name)
             if value is not None and value.shape != size:
                 raise ValueError(f"{name} has shape {tuple(value.shape)}, logp has {tuple(size)}")
@@ -84,4 +94,5 @@ class LossOutput:
     policy_term: Tensor
     kl_term: Tensor
     token_loss: Tensor
-    coefficient: Tensor  # d policy_term / d logp, to see which tokens get a gradient at all
+    correction: Tensor  # of the sampler's mismatch
+    clipped: Tensor  # bool: the surrogate's clip holds the token

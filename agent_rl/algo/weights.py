@@ -1,11 +1,38 @@
-"""Token weights: constants for differentiation that grow with the token's own probability."""
+"""Token weights: constants for differentiation, most of them a function of the token's own probability."""
 
 from __future__ import annotations
+
+from random import Random
 
 import torch
 from torch import Tensor
 
 from agent_rl.config.schema import TokenWeightConfig
+
+
+def token_weight(
+    config: TokenWeightConfig, prob: Tensor, *, logit: Tensor | None = None, drawn: Tensor | None = None
+) -> Tensor:
+    """w for each token; shape, dtype and device of ``prob``.
+
+    ``none`` 1. ``probability`` Eq. 11 (``probability_weight``). ``reverse`` 2 - w and ``random`` U[0.5, 1.5], the
+    ablations of the TR-GRPO paper's Table 4; random ones come in as ``drawn``. ``linear`` a p + 1 - a, the
+    advantage reweighting of arXiv 2505.12929 (A-R).
+    Raises ValueError where ``logit`` (form=raw_logit) or ``drawn`` (kind=random) is needed and None.
+    """
+    match config.kind:
+        case "none":
+            return torch.ones_like(prob)
+        case "probability":
+            return probability_weight(config, prob, logit)
+        case "reverse":
+            return 2 - probability_weight(config, prob, logit)
+        case "linear":
+            return config.linear_a * prob + (1 - config.linear_a)
+        case "random":
+            if drawn is None:
+                raise ValueError("token_weight.kind=random needs the weights that were drawn for the rollout")
+            return drawn.to(prob)
 
 
 def probability_weight(config: TokenWeightConfig, prob: Tensor, logit: Tensor | None = None) -> Tensor:
@@ -26,14 +53,26 @@ def probability_weight(config: TokenWeightConfig, prob: Tensor, logit: Tensor | 
     return (config.alpha * (torch.sigmoid(argument) - config.mu)).clamp(config.lower, config.upper)
 
 
+def draw_weights(count: int, seed: int) -> list[float]:
+    """Weights of kind=random for ``count`` tokens of one rollout: U[0.5, 1.5], the same for the same seed."""
+    rng = Random(seed)
+    return [rng.uniform(0.5, 1.5) for _ in range(count)]
+
+
+def weight_curve(config: TokenWeightConfig, prob: Tensor) -> Tensor | None:
+    """w over p, for a picture; None where w is not a function of p (random, raw_logit)."""
+    if config.kind == "random" or (config.sigmoidal and config.form == "raw_logit"):
+        return None
+    return token_weight(config, prob)
+
+
 def constant_weight_warning(config: TokenWeightConfig) -> str | None:
     """A warning where w(p = 0) equals w(p = 1), so that the objective is GRPO up to a factor; else None."""
-    if config.kind == "none" or config.form == "raw_logit":
+    ends = weight_curve(config, torch.tensor([0.0, 1.0], dtype=torch.float64))
+    if config.kind == "none" or ends is None or ends[0] != ends[1]:
         return None
-    ends = probability_weight(config, torch.tensor([0.0, 1.0], dtype=torch.float64))
-    if ends[0] != ends[1]:
-        return None
+    settings = f"form={config.form}, tau={config.tau:g}, lower={config.lower:g}, upper={config.upper:g}"
     return (
-        f"token_weight (form={config.form}, tau={config.tau:g}, lower={config.lower:g}, upper={config.upper:g}) "
-        f"is the constant {float(ends[0]):g} for every probability: this objective is GRPO up to that factor"
+        f"token_weight (kind={config.kind}, {settings if config.sigmoidal else f'linear_a={config.linear_a:g}'}) is "
+        f"the constant {float(ends[0]):g} for every probability: this objective is GRPO up to that factor"
     )

@@ -83,7 +83,7 @@ async def evaluate(
                 plan,
                 seed=config.eval.seed,
                 label=f"eval/{mode}",
-                on_done=lambda _: advance(),
+                on_done=advance,
             )
         rows += [_row(trajectory, mode) for trajectory in _answered(groups)]
     summary = {

@@ -20,7 +20,7 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "rollout/failed": float(len(everyone) - len(scored)),
         "rollout/retried": float(sum(trajectory.attempts > 1 for trajectory in everyone)),
         "rollout/dropped_groups": float(sum(not group.kept for group in groups)),
-        "rollout/uniform_groups": fmean(_uniform(group) for group in groups) if groups else 0.0,
+        "rollout/uniform_groups": fmean(float(is_uniform(group)) for group in groups) if groups else 0.0,
         "tool/failures": float(sum(t.failure is not None and t.failure.boundary == "tool" for t in everyone)),
     }
     if everyone:
@@ -71,6 +71,6 @@ def _likelihoods(scored: Sequence[Trajectory]) -> dict[str, float]:
     return found
 
 
-def _uniform(group: Group) -> float:
-    values = {t.score.value for t in group.scored if t.score is not None}
-    return float(len(values) <= 1)
+def is_uniform(group: Group) -> bool:
+    """Whether all scored members got the same reward, so that there is nothing to compare."""
+    return len({t.score.value for t in group.scored if t.score is not None}) <= 1

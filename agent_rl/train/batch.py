@@ -13,7 +13,10 @@ from torch import Tensor
 class TrainSequence:
     """One trajectory as it is trained on. Lists have length T; ``mask`` is 1 on trained tokens.
 
-    ``weights`` is filled by the update (the objective's w, None on untrained tokens), for the record.
+    Tensors have one entry a trained token: ``old_logprobs`` and ``old_entropy`` of the policy before the first
+    update, where a pass over the batch was needed; ``selected`` bool, the token filter's choice for this update;
+    ``drawn_weights`` of the rollout. ``weights`` is filled by the update (the objective's w, None on untrained
+    tokens), for the record.
     """
 
     ids: list[int]
@@ -21,7 +24,10 @@ class TrainSequence:
     sampler_logprobs: list[float]
     advantage: float
     group: int
-    old_logprobs: Tensor | None = None  # [trained tokens], set where a rollout serves several updates
+    old_logprobs: Tensor | None = None
+    old_entropy: Tensor | None = None
+    selected: Tensor | None = None
+    drawn_weights: Tensor | None = None
     weights: list[float | None] | None = None
 
     @property

@@ -11,18 +11,18 @@ PLAIN_EVERY_S = 15.0
 
 
 @contextmanager
-def progress(label: str, total: int, unit: str, log: Callable[[str], None]) -> Iterator[Callable[[], None]]:
-    """Yields a function to call once for each unit done."""
+def progress(label: str, total: int, unit: str, log: Callable[[str], None]) -> Iterator[Callable[..., None]]:
+    """Yields a function to call once for each unit done (what it is given is not looked at)."""
     if sys.stderr.isatty():
         from tqdm import tqdm
 
         with tqdm(total=total, desc=label, unit=unit, leave=False, dynamic_ncols=True) as bar:
-            yield lambda: bar.update() and None
+            yield lambda *_: bar.update() and None
         return
     began = last = time.perf_counter()
     done = 0
 
-    def advance() -> None:
+    def advance(*_: object) -> None:
         nonlocal done, last
         done += 1
         now = time.perf_counter()

@@ -4,30 +4,59 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
+from agent_rl.algo.filters import select_tokens
 from agent_rl.algo.objective import Objective
+from agent_rl.algo.weights import draw_weights
 from agent_rl.config.schema import TrainConfig
+from agent_rl.rollout.engine import derive_seed
 from agent_rl.rollout.groups import Group
+from agent_rl.rollout.ledger import Author
+from agent_rl.rollout.trajectory import Trajectory
 from agent_rl.train.batch import TrainSequence
 from agent_rl.train.policy import Policy, learning_rate
-from agent_rl.train.update import Mismatch, UpdateSettings, store_old_logprobs, update
+from agent_rl.train.update import Mismatch, UpdateSettings, store_old_pass, update
 
 
-def training_sequences(groups: Sequence[Group], objective: Objective) -> dict[str, TrainSequence | None]:
-    """By session, what is trained on; None for trajectories that are not (unscored, or of a dropped group)."""
+def training_sequences(
+    groups: Sequence[Group], objective: Objective, *, seed: int
+) -> tuple[dict[str, TrainSequence | None], dict[str, float]]:
+    """By session, what is trained on, and metrics of the reward's shaping.
+
+    None for trajectories that are not trained on (unscored, or of a dropped group). ``seed`` is the run's: random
+    token weights follow from it and the session, so that they belong to the rollout and not to an update.
+    """
     members = [(place, trajectory) for place, group in enumerate(groups) for trajectory in group.trajectories]
-    rewards = [
-        trajectory.score.value if trajectory.score is not None and groups[place].kept else None
-        for place, trajectory in members
-    ]
+    rewards: list[float | None] = []
+    shaping: list[float] = []
+    for place, trajectory in members:
+        if trajectory.score is None or not groups[place].kept:
+            rewards.append(None)
+            continue
+        response = trajectory.ledger.count(Author.POLICY) + trajectory.ledger.count(Author.TOOL)
+        shaped = objective.shaped_reward(trajectory.score.value, response)
+        shaping.append(shaped - trajectory.score.value)
+        rewards.append(shaped)
     advantages = objective.advantages(rewards, [place for place, _ in members]).tolist()
-    made: dict[str, TrainSequence | None] = {}
-    for (place, trajectory), reward, advantage in zip(members, rewards, advantages, strict=True):
-        ledger = trajectory.ledger
-        made[trajectory.session] = (
-            None
-            if reward is None
-            else TrainSequence(ledger.input_ids, ledger.loss_mask, ledger.logprobs, advantage, group=place)
-        )
+    made = {
+        trajectory.session: None if reward is None else _sequence(trajectory, objective, advantage, place, seed)
+        for (place, trajectory), reward, advantage in zip(members, rewards, advantages, strict=True)
+    }
+    if objective.config.overlong is None or not shaping:
+        return made, {}
+    return made, {
+        "reward/overlong_mean": sum(shaping) / len(shaping),
+        "reward/overlong_fraction": sum(value < 0 for value in shaping) / len(shaping),
+    }
+
+
+def _sequence(trajectory: Trajectory, objective: Objective, advantage: float, group: int, seed: int) -> TrainSequence:
+    ledger = trajectory.ledger
+    made = TrainSequence(ledger.input_ids, ledger.loss_mask, ledger.logprobs, advantage, group)
+    if objective.needs_drawn_weights:
+        drawn = draw_weights(made.trained, derive_seed(seed, "token_weight", trajectory.session))
+        made.drawn_weights = torch.tensor(drawn)
     return made
 
 
@@ -40,15 +69,16 @@ def step_updates(
     *,
     step: int,
 ) -> dict[str, float]:
-    """``updates_per_rollout`` optimiser steps, each on whole groups; metrics are their means.
+    """``updates_per_rollout`` optimiser batches of whole groups, each with the objective's passes.
 
-    ``step`` counts from 1 and, with ``config.steps``, places the updates on the learning-rate schedule.
+    Metrics are means over the updates, times and ``skipped_updates`` sums. ``step`` counts
+    from 1 and, with ``config.steps``, places the updates on the learning-rate schedule.
     """
     count = config.updates_per_rollout
     if not sequences:
-        return {"objective/empty_batch": 1.0}
-    if count > 1:
-        store_old_logprobs(policy, sequences, settings)
+        return {"objective/empty_batch": 1.0, "objective/skipped_updates": float(count)}
+    if count > 1 or objective.needs_old_pass:
+        store_old_pass(policy, sequences, settings)
     places = sorted({sequence.group for sequence in sequences})
     mismatch = Mismatch()
     collected: list[dict[str, float]] = []
@@ -58,9 +88,25 @@ def step_updates(
         if not batch:
             continue
         rate = learning_rate(config.optim, (step - 1) * count + index, config.steps * count)
-        first = mismatch if index == 0 else None
-        collected.append(update(policy, objective, batch, settings, lr=rate, mismatch=first))
+        for name in objective.passes:
+            if objective.needs_old_pass:
+                _select(objective, name, batch)
+            first = mismatch if not collected else None
+            collected.append(update(policy, objective, batch, settings, lr=rate, mismatch=first))
     names = sorted({name for metrics in collected for name in metrics})
     found = {name: sum(metrics.get(name, 0.0) for metrics in collected) / len(collected) for name in names}
-    found["time/update_s"] = sum(metrics["time/update_s"] for metrics in collected)
+    for name in ("time/update_s", "time/diagnostics_s", "objective/skipped_updates"):
+        found[name] = sum(metrics[name] for metrics in collected)
+    for name, metrics in zip(objective.passes, collected, strict=False):
+        if objective.needs_old_pass and len(objective.passes) > 1:
+            found[f"filter/{name}_fraction"] = metrics.get("filter/selected_fraction", 0.0)
     return found | mismatch.metrics()
+
+
+def _select(objective: Objective, name: str, batch: Sequence[TrainSequence]) -> None:
+    """Let the token filter look at the whole optimiser batch, before it is cut into micro-batches."""
+    logp = torch.cat([sequence.old_logprobs for sequence in batch if sequence.old_logprobs is not None])
+    entropy = torch.cat([sequence.old_entropy for sequence in batch if sequence.old_entropy is not None])
+    selected = select_tokens(objective.config.token_filter, name, logp, entropy)
+    for sequence, piece in zip(batch, selected.split([sequence.trained for sequence in batch]), strict=True):
+        sequence.selected = piece

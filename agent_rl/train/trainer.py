@@ -18,19 +18,18 @@ from agent_rl.evaluation import run as evaluation
 from agent_rl.rollout.assemble import (
     check_tools,
     make_codec,
-    make_plan,
     make_spec,
     make_task,
     make_tools,
     start_tools,
 )
 from agent_rl.rollout.engine import RolloutSpec
-from agent_rl.rollout.groups import Group, run_groups
+from agent_rl.rollout.groups import Group
 from agent_rl.rollout.record import trajectory_record, write_records
-from agent_rl.rollout.statistics import rollout_metrics
 from agent_rl.rollout.tool_client import ToolClient
 from agent_rl.train.batch import TrainSequence
 from agent_rl.train.checkpoint import save_checkpoint
+from agent_rl.train.collect import collect_groups
 from agent_rl.train.console import progress, step_line
 from agent_rl.train.interrupt import InterruptFlag
 from agent_rl.train.metrics import MetricsLog
@@ -121,7 +120,7 @@ class Trainer:
 
         self.config, self.run_dir, self.task, self.policy = config, run_dir, task, policy
         self.tokenizer, self.log = tokenizer, log
-        self.objective = Objective(config.algo)
+        self.objective = Objective(config.algo, config.rollout.max_response_tokens)
         self.codec = make_codec(config, policy.model, tokenizer)
         self.sampler: HFSampler = HFSampler(policy.model, self.codec, max_batch=config.sampler.max_batch)
         self.metrics = MetricsLog(run_dir.path, config.logging, config.model_dump(mode="json"), log)
@@ -227,7 +226,7 @@ class Trainer:
         items = self.order.take(0, min(settings.traces, len(self.order.items)), label="warmup")
         with progress("demonstrations", len(items), "traces", self.log) as advance:
             oracle = OracleSampler(spec)
-            traces = await oracle_trajectories(items, replace(spec, sampler=oracle), on_done=lambda _: advance())
+            traces = await oracle_trajectories(items, replace(spec, sampler=oracle), on_done=advance)
         batches = supervised_epochs(len(traces), settings.epochs, settings.batch_size, self.config.seed)
         with progress("warm-up", len(batches), "updates", self.log) as advance:
             for index, batch in enumerate(batches):
@@ -248,16 +247,11 @@ class Trainer:
     async def _step(self, step: int, spec: RolloutSpec) -> None:
         began = time.perf_counter()
         config = self.config
-        items = self.order.take((step - 1) * config.train.prompts_per_step, config.train.prompts_per_step)
-        plan = make_plan(config, size=config.rollout.group_size)
-        with progress(f"step {step} rollouts", len(items) * plan.size, "trajectories", self.log) as advance:
-            groups = await run_groups(
-                items, spec, plan, seed=config.seed, label=f"train/{step}", on_done=lambda _: advance()
-            )
+        groups, found = await collect_groups(config, spec, self.order, step, self.log)
         rollout_s = time.perf_counter() - began
-        found = rollout_metrics(groups)
         self._check_failures(step, groups, found)
-        sequences = training_sequences(groups, self.objective)
+        sequences, shaping = training_sequences(groups, self.objective, seed=config.seed)
+        found |= shaping
         trained = [sequence for sequence in sequences.values() if sequence is not None]
         found |= step_updates(self.policy, self.objective, trained, config.train, self.settings, step=step)
         self.step = step

@@ -52,14 +52,15 @@ def count_batch(sequences: Sequence[TrainSequence]) -> BatchCounts:
     return BatchCounts.of(torch.ones(len(places), dtype=torch.bool), places, groups)
 
 
-def store_old_logprobs(policy: Policy, sequences: Sequence[TrainSequence], settings: UpdateSettings) -> None:
-    """The policy's log-probabilities before the first of several updates on the same rollouts."""
+def store_old_pass(policy: Policy, sequences: Sequence[TrainSequence], settings: UpdateSettings) -> None:
+    """Log-probabilities and entropies of the policy before the first update, from one forward pass."""
     batches = make_micro_batches(sequences, settings.max_batch_tokens, policy.device)
     with torch.no_grad():
         for batch in batches:
             found = _logprobs(policy, batch, settings)
             for row, index in enumerate(batch.sequences):
                 sequences[index].old_logprobs = found.logp[batch.rows == row].cpu()
+                sequences[index].old_entropy = found.entropy[batch.rows == row].cpu()
 
 
 def update(
@@ -79,7 +80,8 @@ def update(
     """
     counts = count_batch(sequences)
     began = time.perf_counter()
-    diagnostics = ObjectiveDiagnostics(objective.config)
+    diagnostics = ObjectiveDiagnostics(objective)
+    diagnostics_s = 0.0
     # Without a KL term, advantage 0 is gradient 0 exactly; the counts above still hold those tokens.
     skip = settings.drop_uniform_groups and not objective.needs_reference
     worked = [
@@ -96,19 +98,26 @@ def update(
             raise TrainingError(f"the loss is {float(out.loss.detach())}: the step was not taken")
         out.loss.backward()
         loss += float(out.loss.detach())
+        since = time.perf_counter()
         diagnostics.add(tokens, out, found.entropy)
-        _record(chosen, batch, out, found, mismatch)
+        diagnostics_s += time.perf_counter() - since
+        _record(chosen, batch, tokens, out, mismatch)
     policy.model.eval()
     norm = policy.step(lr)
+    since = time.perf_counter()
+    seen = diagnostics.metrics()
+    diagnostics_s += time.perf_counter() - since
     return {
         "objective/loss": loss,
         "objective/grad_norm": norm,
         "objective/lr": lr,
         "objective/empty_batch": float(counts.tokens == 0),
+        "objective/skipped_updates": float(norm == 0),  # no gradient at all: AdamW is not asked to move
         "objective/trained_tokens": float(counts.tokens),
         "objective/forward_sequences": float(len(chosen)),
         "time/update_s": time.perf_counter() - began,
-        **diagnostics.metrics(),
+        "time/diagnostics_s": diagnostics_s,
+        **seen,
     }
 
 
@@ -134,9 +143,12 @@ def _token_batch(
     def per_token(values: list[float] | list[int], dtype: torch.dtype) -> Tensor:
         return torch.tensor(values, dtype=dtype, device=device)[batch.rows]
 
-    if all(member.old_logprobs is not None for member in members):
-        logp_old = torch.cat([m.old_logprobs for m in members if m.old_logprobs is not None]).to(device)
-    else:
+    def stored(name: str) -> Tensor | None:
+        columns = [getattr(member, name) for member in members]
+        return None if any(column is None for column in columns) else torch.cat(columns).to(device)
+
+    logp_old = stored("old_logprobs")
+    if logp_old is None:
         logp_old = found.logp.detach()  # strictly on-policy: the ratio is 1 by definition
     logp_ref = None
     if objective.needs_reference:
@@ -153,6 +165,9 @@ def _token_batch(
         logp_old=logp_old,
         logp_ref=logp_ref,
         logit=found.logit,
+        logp_rollout=_sampler_logprobs(members, batch).to(device),
+        drawn_weight=stored("drawn_weights"),
+        selected=stored("selected"),
         advantage=per_token([member.advantage for member in members], torch.float32),
         mask=torch.ones_like(found.logp, dtype=torch.bool),
         sequence=per_token([worked[index] for index in batch.sequences], torch.long),
@@ -161,21 +176,25 @@ def _token_batch(
     )
 
 
+def _sampler_logprobs(members: Sequence[TrainSequence], batch: MicroBatch) -> Tensor:
+    pairs = zip(batch.rows.tolist(), batch.places.tolist(), strict=True)
+    return torch.tensor([members[row].sampler_logprobs[place] for row, place in pairs])
+
+
 def _record(
     chosen: Sequence[TrainSequence],
     batch: MicroBatch,
+    tokens: TokenBatch,
     out: LossOutput,
-    found: TokenLogprobs,
     mismatch: Mismatch | None,
 ) -> None:
     """Write the weights onto the sequences and note the sampler's distance from the trainer."""
     weights, rows, places = out.weight.tolist(), batch.rows.tolist(), batch.places.tolist()
-    sampler = []
     for weight, row, place in zip(weights, rows, places, strict=True):
         sequence = chosen[batch.sequences[row]]
         if sequence.weights is None:
             sequence.weights = [None] * len(sequence.ids)
         sequence.weights[place] = weight
-        sampler.append(sequence.sampler_logprobs[place])
     if mismatch is not None:
-        mismatch.differences.append(found.logp.detach().cpu() - torch.tensor(sampler))
+        assert tokens.logp_rollout is not None
+        mismatch.differences.append((tokens.logp.detach() - tokens.logp_rollout).cpu())

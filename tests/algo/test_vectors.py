@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -15,7 +16,8 @@ import torch
 from agent_rl.algo.objective import Objective
 from agent_rl.algo.records import BatchCounts, TokenBatch
 from agent_rl.algo.weights import probability_weight
-from agent_rl.config.schema import AlgoConfig, KLConfig, TokenWeightConfig
+from agent_rl.config.compose import compose
+from agent_rl.config.schema import AlgoConfig, KLConfig, RunConfig, TokenWeightConfig
 
 VECTORS = Path(__file__).parents[3] / "shared" / "spec" / "vectors.json"
 RTOL = 1e-9
@@ -59,58 +61,90 @@ def make_batch(inputs: dict) -> TokenBatch:
 
 WEIGHTS = {
     "equal": TokenWeightConfig(kind="none"),
+    "random": TokenWeightConfig(kind="random"),
+    "reverse": TokenWeightConfig(kind="reverse"),
     "tr_multiply": TokenWeightConfig(kind="probability", form="multiply"),
     "tr_divide": TokenWeightConfig(kind="probability", form="divide"),
     "tr_raw_logit": TokenWeightConfig(kind="probability", form="raw_logit"),
+    "ar_linear_0.2": TokenWeightConfig(kind="linear", linear_a=0.2, prob="old"),
+}
+
+# Cases that are a preset as it stands; the aggregate of dr_grpo divides by the run's limit, 8 in the table.
+PRESETS = {
+    "grpo|token_mean|beta=0.001": "grpo",
+    "equal|ratio|kl_none|token_mean|beta=0.001": "tr_grpo_equal",
+    "random|ratio|kl_outside|token_mean|beta=0.001": "tr_grpo_random",
+    "reverse|ratio|kl_outside|token_mean|beta=0.001": "tr_grpo_reverse",
+    "tr_multiply|ratio|kl_outside|token_mean|beta=0.001": "tr_grpo",
+    "tr_multiply|weighted_ratio|kl_inside|group_token_mean|beta=0.001": "tr_grpo_eq9",
+    "tr_divide|weighted_ratio|kl_inside|group_token_mean|beta=0.001": "tr_grpo_literal",
+    "ar_linear_0.2|ratio|kl_none|token_mean|beta=0.001": "ar",
+    "dapo|token_mean|beta=0.0": "dapo",
 }
 
 
-def config_of(name: str, case: dict) -> AlgoConfig | None:
-    """The algorithm of a case by its own fields; None for parts that another issue brings."""
-    if case["weight"] not in WEIGHTS:
-        return None
-    aggregate = case.get("aggregate", "token_mean")
-    weighting = case.get("kl_weighting", "none")
+def config_of(case: dict) -> AlgoConfig:
+    """The algorithm of a case by its own fields. Clipping and KL of equal weights are the unweighted ones."""
+    aggregate, weighted = case.get("aggregate", "token_mean"), case["weight"] != "equal"
     return AlgoConfig(
         token_weight=WEIGHTS[case["weight"]],
-        clip_on=case["clip_on"] if case["weight"] != "equal" else "ratio",
+        clip_on=case["clip_on"] if weighted else "ratio",
         clip_high=case.get("eps_h", 0.24),
         dual_clip=case.get("dual_c"),
-        kl=KLConfig(beta=case["beta"], weighting=weighting if case["weight"] != "equal" else "none"),
+        kl=KLConfig(beta=case["beta"], weighting=case.get("kl_weighting", "none") if weighted else "none"),
         aggregate=aggregate,
         constant_length_tokens=8 if aggregate == "constant_length" else None,
     )
 
 
+def preset(name: str, *overrides: str) -> AlgoConfig:
+    return cast("RunConfig", compose("train", [f"algo={name}", *overrides])).algo
+
+
 def case_names() -> list[str]:
-    if not VECTORS.is_file():
-        return ["absent"]
-    cases = json.loads(VECTORS.read_text())["cases"]
-    return [name for name, case in cases.items() if case["weight"] in WEIGHTS]
+    return list(json.loads(VECTORS.read_text())["cases"]) if VECTORS.is_file() else ["absent"]
+
+
+def check(config: AlgoConfig, case: dict, vectors: dict) -> None:
+    batch = make_batch(vectors["inputs"])
+    batch.drawn_weight = torch.tensor(vectors["weights"]["random"], dtype=torch.float64)
+    out = Objective(config, max_response_tokens=8).loss(batch)
+    out.loss.backward()
+    assert out.loss.item() == pytest.approx(case["loss"], rel=RTOL, abs=1e-15)
+    if "token_loss" in case:
+        expected = torch.tensor(case["token_loss"], dtype=torch.float64)
+        torch.testing.assert_close(out.token_loss, torch.where(batch.mask, expected, 0.0), rtol=RTOL, atol=1e-12)
+    gradient = torch.tensor(case["dloss_dlogp"], dtype=torch.float64)
+    assert batch.logp.grad is not None
+    torch.testing.assert_close(batch.logp.grad, gradient, rtol=RTOL, atol=1e-12)
+    assert (batch.logp.grad[~batch.mask] == 0).all()
+    assert (out.token_loss[~batch.mask] == 0).all()
 
 
 @pytest.mark.parametrize("name", case_names())
 def test_case(name: str) -> None:
     vectors = load_vectors()
     case = vectors["cases"][name]
-    config = config_of(name, case)
-    assert config is not None
-    batch = make_batch(vectors["inputs"])
-    out = Objective(config).loss(batch)
-    out.loss.backward()
-    mask = batch.mask
-    expected = torch.tensor(case["token_loss"], dtype=torch.float64)
-    torch.testing.assert_close(out.loss.item(), case["loss"], rtol=RTOL, atol=1e-15)
-    torch.testing.assert_close(out.token_loss, torch.where(mask, expected, 0.0), rtol=RTOL, atol=1e-12)
-    gradient = torch.tensor(case["dloss_dlogp"], dtype=torch.float64)
-    assert batch.logp.grad is not None
-    torch.testing.assert_close(batch.logp.grad, gradient, rtol=RTOL, atol=1e-12)
-    assert (batch.logp.grad[~mask] == 0).all()
+    check(config_of(case), case, vectors)
 
 
-def test_most_cases_are_covered() -> None:
+@pytest.mark.parametrize("name", PRESETS)
+def test_case_by_its_preset(name: str) -> None:
     vectors = load_vectors()
-    assert len(case_names()) >= 0.6 * len(vectors["cases"])
+    check(preset(PRESETS[name]), vectors["cases"][name], vectors)
+
+
+def test_constant_length_by_the_dr_grpo_preset() -> None:
+    """The table clips at 0.24 and normalises by the std where the preset does not."""
+    vectors = load_vectors()
+    config = preset("dr_grpo", "algo.clip_high=0.24")
+    check(config, vectors["cases"]["dr_grpo_agg(max_len=8)|beta=0.0"], vectors)
+
+
+@pytest.mark.parametrize("name", ["gspo", "cispo"])
+def test_other_surrogates_by_their_presets(name: str) -> None:
+    vectors = load_vectors()
+    check(preset(name), vectors["other"][name], vectors)
 
 
 @pytest.mark.parametrize("form", ["multiply", "divide", "raw_logit"])
@@ -144,6 +178,8 @@ def test_advantage_cases() -> None:
             ("std_ddof1", "group_norm", 1),
             ("std_ddof0", "group_norm", 0),
             ("no_std", "group_mean", 1),
+            ("rloo", "rloo", 1),
+            ("std_ddof1", "reinforce_pp", 1),  # one group is the whole batch
         ):
             found = Objective(AlgoConfig(advantage=kind, std_ddof=ddof)).advantages(rewards, ids)
             torch.testing.assert_close(found, torch.tensor(case[key], dtype=torch.float64), rtol=RTOL, atol=1e-15)

@@ -126,7 +126,7 @@ def test_all_kinds_of_faults_come_together() -> None:
     )
     assert "13 faults" not in text.splitlines()[0]  # group_size=4 alone is right
     assert "12 faults" in text.splitlines()[0]
-    assert "algo=tr_gpro: no such preset; did you mean tr_grpo? (presets: grpo, tr_grpo," in text
+    assert "algo=tr_gpro: no such preset; did you mean tr_grpo? (presets: ar, ar_lopti," in text
     assert "train.steps=0: should be greater than 0" in text
     assert "eval.questions=many: should be a valid integer" in text
     assert "algo.kl=3: is a section, not a value; its keys: algo.kl.beta" in text

@@ -6,7 +6,15 @@ Units stand in names (``_s`` seconds, ``_tokens``). ``compose.py`` fills the rec
 
 from __future__ import annotations
 
-from agent_rl.config.schema.algo import AlgoConfig, KLConfig, TokenWeightConfig
+from agent_rl.config.schema.algo import (
+    AlgoConfig,
+    GroupFilterConfig,
+    KLConfig,
+    MismatchConfig,
+    OverlongConfig,
+    TokenFilterConfig,
+    TokenWeightConfig,
+)
 from agent_rl.config.schema.evaluation import EvalConfig
 from agent_rl.config.schema.index import BuildIndexConfig, CorpusConfig, EncoderConfig, JsonlCorpus
 from agent_rl.config.schema.model import LoraConfig, ModelConfig, SamplerConfig
@@ -25,6 +33,7 @@ __all__ = [
     "EmbeddedBackend",
     "EncoderConfig",
     "EvalConfig",
+    "GroupFilterConfig",
     "JsonlCorpus",
     "JsonlData",
     "KLConfig",
@@ -32,8 +41,10 @@ __all__ = [
     "LoraConfig",
     "MiniwikiData",
     "MiniwikiWorld",
+    "MismatchConfig",
     "ModelConfig",
     "OptimConfig",
+    "OverlongConfig",
     "PathText",
     "PositiveInt",
     "Record",
@@ -44,6 +55,7 @@ __all__ = [
     "SearchToolConfig",
     "ServeToolsConfig",
     "TaskConfig",
+    "TokenFilterConfig",
     "TokenWeightConfig",
     "ToolsConfig",
     "TrainConfig",

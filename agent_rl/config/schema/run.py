@@ -51,11 +51,22 @@ class RunConfig(Record):
     @model_validator(mode="after")
     def _has_meaning(self) -> RunConfig:
         faults = []
-        group, ddof = self.rollout.group_size, self.algo.std_ddof
-        if self.algo.advantage == "group_norm" and group == 1:
+        group, algo = self.rollout.group_size, self.algo
+        if algo.advantage != "reinforce_pp" and group == 1:
             faults.append(
-                f"rollout.group_size=1 with algo.advantage=group_norm (std_ddof={ddof}): "
-                "the std of one reward does not exist; use a larger group"
+                f"rollout.group_size=1 with algo.advantage={algo.advantage}: one reward has nothing to be compared "
+                "with (and no std); use a larger group, or algo.advantage=reinforce_pp"
+            )
+        if algo.group_filter.kind == "drop_uniform" and group == 1:
+            faults.append(
+                "rollout.group_size=1 with algo.group_filter.kind=drop_uniform: every group of one is uniform and "
+                "would be dropped; use algo.group_filter.kind=keep"
+            )
+        if algo.surrogate == "reinforce" and self.train.updates_per_rollout > 1:
+            faults.append(
+                f"train.updates_per_rollout={self.train.updates_per_rollout} with algo.surrogate=reinforce: from the "
+                "second update on the rollouts are another policy's, and reinforce has no ratio to correct for that; "
+                "use train.updates_per_rollout=1, or algo.surrogate=clip"
             )
         if self.rollout.min_group > group:
             faults.append(f"rollout.min_group={self.rollout.min_group} is above rollout.group_size={group}")
