@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agent_rl.algo.explain import start_line
 from agent_rl.algo.objective import Objective
 from agent_rl.algo.weights import constant_weight_warning
 from agent_rl.config.schema import RunConfig
@@ -134,6 +135,7 @@ class Trainer:
             logprob_chunk_tokens=config.train.logprob_chunk_tokens,
             drop_uniform_groups=config.train.drop_uniform_groups_from_batch,
         )
+        log(start_line(config.algo))
         warning = constant_weight_warning(config.algo.token_weight)
         if warning:
             log(f"warning: {warning}")
