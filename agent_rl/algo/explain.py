@@ -20,9 +20,13 @@ def start_line(config: AlgoConfig) -> str:
         line += f", w = {_weight(weight)}"
     if weight.sigmoidal:
         clip = {"ratio": "outside the clip", "weighted_ratio": "inside the clip (Eq. 9)"}[config.clip_on]
-        kl = {"outside": "outside the KL (Eq. 12)", "inside": "inside the KL (Eq. 10)", "none": "not in the KL"}
+        kl = {
+            "outside": " and outside the KL (Eq. 12)",
+            "inside": " and inside the KL (Eq. 10)",
+            "none": " and not in the KL",
+        }[config.kl.weighting]
         letter = (weight.kind, weight.form, config.clip_on, config.kl.weighting)
-        line += f"; w stands {clip} and {kl[config.kl.weighting]}. "
+        line += f"; w stands {clip}{kl if config.kl.beta else ''}. "
         if letter == ("probability", "divide", "weighted_ratio", "inside"):
             line += "This is the paper to the letter"
         else:

@@ -27,7 +27,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> None:
     config = composed(args)
 
-    from agent_rl.train.trainer import train
+    from agent_rl.train.launch import train
 
     if train(config).interrupted:
         raise KeyboardInterrupt

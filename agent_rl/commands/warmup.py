@@ -22,7 +22,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> None:
     config = composed(args)
 
-    from agent_rl.train.trainer import warmup
+    from agent_rl.train.launch import warmup
 
     if warmup(config).interrupted:
         raise KeyboardInterrupt

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MANIFEST = "manifest.json"
+PINNED = "pinned"  # a checkpoint that later ones do not push out
 FORMAT = 1
 
 
@@ -59,7 +60,8 @@ def save_checkpoint(
         shutil.rmtree(partial, ignore_errors=True)
         raise
     for old in find_checkpoints(run_dir)[:-keep]:
-        shutil.rmtree(old.path)
+        if not (old.path / PINNED).exists():
+            shutil.rmtree(old.path)
     return Checkpoint(target, step)
 
 
@@ -71,6 +73,12 @@ def find_checkpoints(run_dir: Path) -> list[Checkpoint]:
         if manifest is not None:
             found.append(Checkpoint(path, int(manifest["step"])))
     return sorted(found, key=lambda checkpoint: checkpoint.step)
+
+
+def pin_checkpoints(run_dir: Path) -> None:
+    """Keep every checkpoint there is, whatever is saved later."""
+    for checkpoint in find_checkpoints(run_dir):
+        (checkpoint.path / PINNED).touch()
 
 
 def _manifest(path: Path) -> dict[str, Any] | None:

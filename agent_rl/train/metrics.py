@@ -88,6 +88,13 @@ class MetricsLog:
             os.replace(fresh, self.path)
         return dropped
 
+    def lines(self, phase: str) -> list[dict[str, float]]:
+        """The lines of ``phase`` written so far, in order."""
+        if not self.path.exists():
+            return []
+        lines = [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
+        return [line for line in lines if line["phase"] == phase]
+
     def write(self, phase: str, step: int, values: dict[str, float]) -> None:
         """``step``: warm-up steps count up to 0 (..., -1, 0), RL steps from 1."""
         line = json.dumps({"phase": phase, "step": step, **values}, allow_nan=False)

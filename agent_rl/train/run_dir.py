@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 # What a resumed run may change without becoming another run.
-_FREE_TO_CHANGE = ("tools.", "eval.", "logging.", "backend.", "sampler.", "resume", "run_dir")
+_FREE_TO_CHANGE = ("tools.", "eval.", "alarm.", "logging.", "backend.", "sampler.", "resume", "run_dir")
 _FREE_KEYS = (
     "train.checkpoint_every_steps",
     "train.keep_checkpoints",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,25 +16,23 @@ from agent_rl.config.schema import RunConfig
 from agent_rl.errors import TrainingError
 from agent_rl.evaluation import run as evaluation
 from agent_rl.rollout.assemble import (
-    check_tools,
     make_codec,
     make_spec,
-    make_task,
     make_tools,
-    start_tools,
 )
 from agent_rl.rollout.engine import RolloutSpec
 from agent_rl.rollout.groups import Group
 from agent_rl.rollout.record import trajectory_record, write_records
 from agent_rl.rollout.tool_client import ToolClient
+from agent_rl.train.alarm import CollapseAlarm
 from agent_rl.train.batch import TrainSequence
-from agent_rl.train.checkpoint import save_checkpoint
+from agent_rl.train.checkpoint import pin_checkpoints, save_checkpoint
 from agent_rl.train.collect import collect_groups
 from agent_rl.train.console import progress, step_line
 from agent_rl.train.interrupt import InterruptFlag
 from agent_rl.train.metrics import MetricsLog
 from agent_rl.train.order import ItemOrder
-from agent_rl.train.policy import Policy, load_model
+from agent_rl.train.policy import Policy
 from agent_rl.train.run_dir import RunDir
 from agent_rl.train.step import step_updates, training_sequences
 from agent_rl.train.update import UpdateSettings
@@ -57,62 +54,6 @@ class TrainResult:
     interrupted: bool = False
 
 
-def train(config: RunConfig, *, log: Log = print) -> TrainResult:
-    """Train as ``config`` says, or go on where the run in ``config.run_dir`` stopped.
-
-    Raises UsageError (no tool server, a run that may not be touched), ConfigError, TrainingError, ArtifactError.
-    """
-    return _run(config, log, rl=True)
-
-
-def warmup(config: RunConfig, *, log: Log = print) -> TrainResult:
-    """The supervised warm-up alone; `train` with the same run_dir goes on from it."""
-    if config.warmup.traces == 0:
-        from agent_rl.errors import ConfigError
-
-        raise ConfigError("warmup.traces=0: there is nothing to do; give warmup.traces=200, say")
-    return _run(config, log, rl=False)
-
-
-def _run(config: RunConfig, log: Log, *, rl: bool) -> TrainResult:
-    from agent_rl.models import resolve_model_path
-
-    run_dir = RunDir(Path(config.run_dir))
-    with ExitStack() as stack:
-        stack.enter_context(run_dir.lock())
-        start = run_dir.prepare(config, log)
-        if start is not None and _all_done(config, start.step, rl=rl):
-            log(f"{config.run_dir} is already at step {start.step}: nothing left to do")
-            return TrainResult(run_dir.path, start.step)
-        task = make_task(config)
-        start_tools(config, stack)
-        asyncio.run(_check_server(config))  # before the model is loaded: the commonest mistake is quick to see
-        if config.backend.threads:
-            import torch
-
-            torch.set_num_threads(config.backend.threads)
-        model, tokenizer = load_model(resolve_model_path(config.model.path), config.model)
-        policy = Policy(model, config.model, config.train.optim)
-        trainer = Trainer(config, run_dir, task, policy, tokenizer, log)
-        stack.callback(trainer.close)
-        if start is not None:
-            trainer.resume(start)
-        interrupt = stack.enter_context(InterruptFlag(log))
-        return asyncio.run(trainer.run(interrupt, rl=rl))
-
-
-def _all_done(config: RunConfig, step: int, *, rl: bool) -> bool:
-    """A run that was stopped in its last evaluation has all its steps, but is not done."""
-    if rl and config.eval.after and evaluation.load(Path(config.run_dir) / "eval", "after") is None:
-        return False
-    return step >= (config.train.steps if rl else 0)
-
-
-async def _check_server(config: RunConfig) -> None:
-    async with make_tools(config) as tools:
-        await check_tools(config, tools)
-
-
 class Trainer:
     """State of one run. ``step`` counts finished RL steps; -1 before the warm-up is over."""
 
@@ -125,6 +66,7 @@ class Trainer:
         self.codec = make_codec(config, policy.model, tokenizer)
         self.sampler: HFSampler = HFSampler(policy.model, self.codec, max_batch=config.sampler.max_batch)
         self.metrics = MetricsLog(run_dir.path, config.logging, config.model_dump(mode="json"), log)
+        self.alarm = CollapseAlarm(config.alarm) if config.alarm.enabled else None
         self.step = -1
         self.checkpointed = -1
         self.checkpoint_s = 0.0  # spent on checkpoints since the last line of metrics
@@ -168,6 +110,8 @@ class Trainer:
         self.sampler.policy_updated(start.step)
         evaluation.drop_later(self.run_dir.path / "eval", start.step)
         dropped = self.metrics.rewind(start.step)
+        if self.alarm is not None:
+            self.alarm.replay(self.metrics.lines("train"))
         self.log(
             f"resuming {self.config.run_dir} after step {start.step}"
             + (f"; {dropped} later lines of metrics.jsonl dropped, their steps are done again" if dropped else "")
@@ -267,6 +211,8 @@ class Trainer:
             "time/checkpoint_s": self.checkpoint_s,
         }
         self.checkpoint_s = 0.0
+        warnings = self.alarm.observe(found) if self.alarm is not None else []
+        found |= self.alarm.metrics() if self.alarm is not None else {}
         # Before the checkpoint, and with no await since the update: a run that is killed or stopped at any point
         # then has a line for every step of its checkpoint, and resuming drops the lines of later ones.
         self.metrics.write("train", step, found)
@@ -278,6 +224,22 @@ class Trainer:
             )
         if step % config.train.checkpoint_every_steps == 0:
             self._checkpoint()
+        if warnings:
+            self._sound_alarm(warnings)
+
+    def _sound_alarm(self, warnings: Sequence[str]) -> None:
+        """Warn, keep the checkpoints from before and one of now, and end the run where that is asked for."""
+        for warning in warnings:
+            self.log(f"alarm: {warning}")
+        self._checkpoint()
+        pin_checkpoints(self.run_dir.path)
+        where = f"the checkpoints in {self.run_dir.path / 'checkpoints'} are kept"
+        if self.config.alarm.stop:
+            raise TrainingError(
+                f"stopped after step {self.step} by the collapse alarm (alarm.stop=true): {warnings[0]}. {where}; "
+                "mend the settings and start a new run, or go on with alarm.stop=false"
+            )
+        self.log(f"alarm: {where}; alarm.stop=true would have ended the run here")
 
     def _check_failures(self, step: int, groups: Sequence[Group], found: dict[str, float]) -> None:
         failed = found["rollout/failed"] / found["rollout/trajectories"]

@@ -6,6 +6,7 @@ Units stand in names (``_s`` seconds, ``_tokens``). ``compose.py`` fills the rec
 
 from __future__ import annotations
 
+from agent_rl.config.schema.alarm import AlarmConfig
 from agent_rl.config.schema.algo import (
     AlgoConfig,
     GroupFilterConfig,
@@ -27,6 +28,7 @@ from agent_rl.config.schema.tools import ToolsConfig
 from agent_rl.config.schema.train import OptimConfig, TrainConfig, WarmupConfig
 
 __all__ = [
+    "AlarmConfig",
     "AlgoConfig",
     "BuildIndexConfig",
     "CorpusConfig",

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from agent_rl.config.schema.alarm import AlarmConfig
 from agent_rl.config.schema.algo import AlgoConfig
 from agent_rl.config.schema.evaluation import EvalConfig
 from agent_rl.config.schema.model import ModelConfig, SamplerConfig
@@ -39,6 +40,7 @@ class RunConfig(Record):
     train: TrainConfig = TrainConfig()
     warmup: WarmupConfig = WarmupConfig()
     eval: EvalConfig = EvalConfig()
+    alarm: AlarmConfig = AlarmConfig()
     logging: LoggingConfig = LoggingConfig()
     backend: EmbeddedBackend = EmbeddedBackend()
     seed: int = 0

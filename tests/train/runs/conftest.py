@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from agent_rl.config.schema import RunConfig
-from agent_rl.train.trainer import warmup
+from agent_rl.train.launch import warmup
 from retrieval_index.builder import build_index
 from retrieval_index.retriever import Retriever
 from retrieval_index.testing import HashedWordsEncoder

@@ -19,7 +19,8 @@ from safetensors.torch import load_file
 
 from agent_rl.config.schema import RunConfig
 from agent_rl.train.checkpoint import find_checkpoints
-from agent_rl.train.trainer import TrainResult, train
+from agent_rl.train.launch import train
+from agent_rl.train.trainer import TrainResult
 
 pytestmark = pytest.mark.slow
 

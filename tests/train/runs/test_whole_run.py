@@ -17,8 +17,8 @@ from agent_rl.config.schema import RunConfig
 from agent_rl.errors import ArtifactError, TrainingError, UsageError
 from agent_rl.evaluation.command import evaluate_command
 from agent_rl.train.checkpoint import find_checkpoints, find_model, load_checkpoint
+from agent_rl.train.launch import train, warmup
 from agent_rl.train.policy import Policy, load_model
-from agent_rl.train.trainer import train, warmup
 from retrieval_index.retriever import Retriever
 from retrieval_index.testing import HashedWordsEncoder
 from tools.app import create_app
