@@ -31,6 +31,7 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         for part in sorted({part for t in scored if t.score for part in t.score.parts}):
             found[f"reward/{part}"] = fmean(t.score.parts.get(part, 0.0) for t in scored if t.score)
         found |= _likelihoods(scored)
+        found["rollout/entropy"] = _sampled_entropy(scored)
     return found
 
 
@@ -53,6 +54,13 @@ def _shapes(everyone: Sequence[Trajectory]) -> dict[str, float]:
     if calls:
         found["tool/latency_mean_s"], found["tool/latency_max_s"] = fmean(calls), max(calls)
     return found
+
+
+def _sampled_entropy(scored: Sequence[Trajectory]) -> float:
+    """-mean log-probability of the tokens as sampled, in nats: an unbiased estimate that needs no forward pass, so
+    that it is there also for a step on which nothing was trained."""
+    sampled = [-p for t in scored for p, flag in zip(t.ledger.logprobs, t.ledger.loss_mask, strict=True) if flag]
+    return fmean(sampled) if sampled else 0.0
 
 
 def _likelihoods(scored: Sequence[Trajectory]) -> dict[str, float]:

@@ -15,11 +15,11 @@ Metrics = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """``read`` gives the value of a step (None: not measured); ``broken(value, usual)`` says whether it is bad."""
+    """``read`` gives a step's value (None: not measured); ``broken(metrics, value, usual)`` says whether it is bad."""
 
     name: str
     read: Callable[[Metrics], float | None]
-    broken: Callable[[float, float], bool]
+    broken: Callable[[Metrics, float, float], bool]
     meaning: str
     recent: bool = False  # compared with the steps before, not with the start
 
@@ -28,34 +28,41 @@ def make_rules(config: AlarmConfig) -> list[Rule]:
     return [
         Rule(
             "entropy_low",
-            lambda found: found.get("objective/entropy"),
-            lambda value, usual: value < config.entropy_low_fraction * usual,
+            lambda found: found.get("rollout/entropy"),
+            lambda found, value, usual: value < config.entropy_low_fraction * usual,
             "the policy hardly explores any more: a lower learning rate, a higher temperature or a KL term may help",
         ),
         Rule(
             "entropy_high",
-            lambda found: found.get("objective/entropy"),
-            lambda value, usual: value > config.entropy_high_factor * usual,
+            lambda found: found.get("rollout/entropy"),
+            lambda found, value, usual: value > config.entropy_high_factor * usual,
             "the policy is falling apart: lower the learning rate and go back to an earlier checkpoint",
         ),
         Rule(
             "correct_logp",
             lambda found: found.get("rollout/logp_correct"),
-            lambda value, usual: value < usual - config.correct_logp_drop_nats,
+            lambda found, value, usual: value < usual - config.correct_logp_drop_nats,
             "correct responses are becoming unlikely: updates push away what they should reinforce",
         ),
         Rule(
             "grad_norm",
             lambda found: found.get("objective/grad_norm"),
-            lambda value, usual: value > config.grad_norm_factor * usual > 0,
+            lambda found, value, usual: value > config.grad_norm_factor * usual > 0,
             "gradients are exploding: lower the learning rate or look at objective/grad_share_* for rare tokens",
             recent=True,
         ),
         Rule(
             "invalid_actions",
             _invalid_per_trajectory,
-            lambda value, usual: value > usual + config.invalid_action_rise,
+            lambda found, value, usual: value > usual + config.invalid_action_rise,
             "turns without a call or an answer are spreading: the policy forgets the tags",
+        ),
+        Rule(
+            "no_signal",
+            lambda found: found.get("reward/mean"),
+            lambda found, value, usual: found.get("rollout/uniform_groups") == 1 and value < usual,
+            "every group has one and the same reward, and a lower one than at the start: there is nothing left to "
+            "learn from. Go back to an earlier checkpoint with a lower learning rate",
         ),
     ]
 
@@ -91,7 +98,7 @@ class CollapseAlarm:
                 seen.append(value)
                 continue
             usual = median(reference)
-            bad = rule.broken(value, usual)
+            bad = rule.broken(found, value, usual)
             self._bad_steps[rule.name] = self._bad_steps[rule.name] + 1 if bad else 0
             if not (rule.recent and bad):  # what is bad must not become what is usual
                 seen.append(value)

@@ -71,7 +71,7 @@ def step_updates(
 ) -> dict[str, float]:
     """``updates_per_rollout`` optimiser batches of whole groups, each with the objective's passes.
 
-    Metrics are means over the updates, times and ``skipped_updates`` sums. ``step`` counts
+    Metrics are means over the updates (extremes are extremes, times and ``skipped_updates`` sums). ``step`` counts
     from 1 and, with ``config.steps``, places the updates on the learning-rate schedule.
     """
     count = config.updates_per_rollout
@@ -93,14 +93,27 @@ def step_updates(
                 _select(objective, name, batch)
             first = mismatch if not collected else None
             collected.append(update(policy, objective, batch, settings, lr=rate, mismatch=first))
-    names = sorted({name for metrics in collected for name in metrics})
-    found = {name: sum(metrics.get(name, 0.0) for metrics in collected) / len(collected) for name in names}
+    found = _over_updates(collected)
     for name in ("time/update_s", "time/diagnostics_s", "objective/skipped_updates"):
         found[name] = sum(metrics[name] for metrics in collected)
     for name, metrics in zip(objective.passes, collected, strict=False):
         if objective.needs_old_pass and len(objective.passes) > 1:
             found[f"filter/{name}_fraction"] = metrics.get("filter/selected_fraction", 0.0)
     return found | mismatch.metrics()
+
+
+def _over_updates(collected: Sequence[dict[str, float]]) -> dict[str, float]:
+    """An update that had nothing to work on lacks metrics: it takes no part in their means."""
+    found = {}
+    for name in sorted({name for metrics in collected for name in metrics}):
+        values = [metrics[name] for metrics in collected if name in metrics]
+        if name.endswith(("_max", "/max")):
+            found[name] = max(values)
+        elif name.endswith("/min"):
+            found[name] = min(values)
+        else:
+            found[name] = sum(values) / len(values)
+    return found
 
 
 def _select(objective: Objective, name: str, batch: Sequence[TrainSequence]) -> None:

@@ -8,18 +8,21 @@ from agent_rl.config.schema import AlarmConfig
 from agent_rl.train.alarm import CollapseAlarm
 
 WELL = {
-    "objective/entropy": 0.5,
+    "rollout/entropy": 0.5,
     "objective/grad_norm": 1.0,
     "rollout/logp_correct": -0.4,
     "rollout/trajectories": 32.0,
     "rollout/count/invalid_action": 1.0,
+    "rollout/uniform_groups": 0.5,
+    "reward/mean": 0.1,
 }
 COLLAPSES = {
-    "entropy_low": {"objective/entropy": 0.04},
-    "entropy_high": {"objective/entropy": 1.6},
+    "entropy_low": {"rollout/entropy": 0.04},
+    "entropy_high": {"rollout/entropy": 1.6},
     "correct_logp": {"rollout/logp_correct": -1.0},
     "grad_norm": {"objective/grad_norm": 11.0},
     "invalid_actions": {"rollout/count/invalid_action": 16.0},
+    "no_signal": {"rollout/uniform_groups": 1.0, "reward/mean": -1.0},
 }
 
 
@@ -48,10 +51,12 @@ def test_learning_is_no_collapse() -> None:
     steps = [
         WELL
         | {
-            "objective/entropy": 0.5 * 0.9**step,
+            "rollout/entropy": 0.5 * 0.9**step,
             "rollout/logp_correct": -0.4 * 0.95**step,
             "objective/grad_norm": 1.0 + step % 3,
             "rollout/count/invalid_action": 8.0 * 0.8**step,
+            "rollout/uniform_groups": min(1.0, step / 12),  # at the end all answers are right
+            "reward/mean": 1 - 0.9 * 0.8**step,
         }
         for step in range(18)
     ]
