@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from agent_rl.config.schema import (
@@ -45,6 +47,19 @@ class RolloutCommand(CheckpointCommand):
     questions: PositiveInt = 4
 
 
+class BenchObjectiveCommand(RunConfig):
+    """`agent-rl bench objective`: a run's recorded batch under several presets."""
+
+    run: str = Field(description="a run directory with trajectories and a checkpoint, e.g. runs/demo")
+    checkpoint: str | int = Field("latest", description="whose weights: latest, a step, or a folder")
+    step: PositiveInt | None = Field(None, description="whose trajectories; null: the first step that has any")
+    presets: Annotated[tuple[str, ...], Field(min_length=1)] = Field(
+        ("grpo", "tr_grpo", "tr_grpo_eq9", "tr_grpo_reverse", "ar"), description="presets of algo for the table"
+    )
+    peer: str = Field("grpo", description="preset that the cost of algo is measured against")
+    pairs: PositiveInt = Field(7, description="timed pairs of updates")
+
+
 class MiniwikiCommand(MiniwikiData):
     """`agent-rl data miniwiki`: the generator's settings and the folder to write."""
 
@@ -59,6 +74,7 @@ COMMANDS: dict[str, tuple[str, type[Record]]] = {
     "data-check": ("train", RunConfig),
     "doctor": ("train", RunConfig),
     "data-miniwiki": ("data_miniwiki", MiniwikiCommand),
+    "bench-objective": ("train", BenchObjectiveCommand),
     "build-index": ("build_index", BuildIndexConfig),
     "serve-tools": ("serve_tools", ServeToolsConfig),
 }

@@ -1,0 +1,35 @@
+"""`agent-rl bench WHAT`: measurements, each a ratio against a named peer in the same run."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from agent_rl.commands.parsing import add_command, composed
+
+
+def add_parser(subparsers: Any) -> None:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "bench", help="measure a part of the toolkit against a peer in the same run"
+    )
+    parser.set_defaults(parser=parser)
+    kinds = parser.add_subparsers(title="benchmarks", metavar="WHAT", required=True)
+    add_command(
+        kinds,
+        "objective",
+        run=objective,
+        composes="bench-objective",
+        summary="what presets of algo do to a real batch of a run (gradient by probability), and what they cost",
+        examples=[
+            "agent-rl bench objective run=runs/demo",
+            "agent-rl bench objective run=runs/demo step=3 presets=[grpo,tr_grpo,dapo] pairs=9",
+        ],
+    )
+
+
+def objective(args: argparse.Namespace) -> None:
+    config = composed(args)
+
+    from agent_rl.bench.objective import bench_objective
+
+    bench_objective(config, args.config_dir)
