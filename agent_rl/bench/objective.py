@@ -46,6 +46,8 @@ class Ratio:
 
 def bench_objective(command: BenchObjectiveCommand, config_dir: Path | None) -> None:
     """Print the table of gradients and the cost of ``algo`` against ``peer``; a run's weights are not changed."""
+    if command.run is None:
+        raise UsageError("bench objective measures on the trajectories of a run: add run=runs/demo, say")
     config, run = run_config(command), Path(command.run)
     algos = {name: _preset(name, config_dir) for name in dict.fromkeys((*command.presets, command.peer))}
     path, label, _ = find_model(run, str(command.checkpoint))

@@ -50,7 +50,7 @@ class RolloutCommand(CheckpointCommand):
 class BenchObjectiveCommand(RunConfig):
     """`agent-rl bench objective`: a run's recorded batch under several presets."""
 
-    run: str = Field(description="a run directory with trajectories and a checkpoint, e.g. runs/demo")
+    run: str | None = Field(None, description="needed: a run directory with trajectories and a checkpoint")
     checkpoint: str | int = Field("latest", description="whose weights: latest, a step, or a folder")
     step: PositiveInt | None = Field(None, description="whose trajectories; null: the first step that has any")
     presets: Annotated[tuple[str, ...], Field(min_length=1)] = Field(

@@ -17,7 +17,7 @@ WELL = {
     "reward/mean": 0.1,
 }
 COLLAPSES = {
-    "entropy_low": {"rollout/entropy": 0.04},
+    "entropy_low": {"rollout/entropy": 0.005},
     "entropy_high": {"rollout/entropy": 1.6},
     "correct_logp": {"rollout/logp_correct": -1.0},
     "grad_norm": {"objective/grad_norm": 11.0},
@@ -51,7 +51,7 @@ def test_learning_is_no_collapse() -> None:
     steps = [
         WELL
         | {
-            "rollout/entropy": 0.5 * 0.9**step,
+            "rollout/entropy": 0.5 * 0.85**step,
             "rollout/logp_correct": -0.4 * 0.95**step,
             "objective/grad_norm": 1.0 + step % 3,
             "rollout/count/invalid_action": 8.0 * 0.8**step,

@@ -18,7 +18,7 @@ class AlarmConfig(Record):
     baseline_steps: PositiveInt = 4
     patience_steps: PositiveInt = 3
     entropy_low_fraction: NonNegativeFloat = Field(
-        0.1, description="entropy below this share of its baseline: the policy no longer explores; 0: never"
+        0.02, description="entropy below this share of its baseline: the policy no longer explores; 0: never"
     )
     entropy_high_factor: PositiveFloat = Field(
         3.0, gt=1, description="entropy above this multiple of its baseline: the policy falls apart"
