@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agent_rl.commands import coverage
 from agent_rl.commands.parsing import add_command, check_out, composed
 
 if TYPE_CHECKING:
@@ -40,6 +41,17 @@ def add_parser(subparsers: Any) -> None:
         examples=[
             "agent-rl data check task=search",
             "agent-rl data check task.data.kind=jsonl task.data.train=questions.jsonl",
+        ],
+    )
+    add_command(
+        kinds,
+        "coverage",
+        run=coverage.run,
+        composes="data-coverage",
+        summary="tell what share of the questions an index can answer, and the recall of the question as a query",
+        examples=[
+            "agent-rl data coverage index=indexes/miniwiki eval.questions=200",
+            "agent-rl data coverage index=indexes/wiki sets=[data/nq,data/hotpotqa] max_per_set=500 out=coverage.jsonl",
         ],
     )
 

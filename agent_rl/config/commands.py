@@ -40,6 +40,24 @@ class CheckpointCommand(RunConfig):
 class EvalCommand(CheckpointCommand):
     """`agent-rl eval`: answer held-out questions and score the answers."""
 
+    sets: tuple[PathText, ...] = Field(
+        (),
+        description="files of questions, or folders of data prepare (test split); empty: the task's eval.split",
+    )
+    max_per_set: PositiveInt | None = Field(None, description="a seeded subset of so many questions of each of sets")
+    coverage: str | None = Field(None, description="a file of data coverage: EM is also told of the answerable part")
+    label: str | None = Field(None, description="name of the result's files; default: checkpoint and split")
+
+
+class CoverageCommand(RunConfig):
+    """`agent-rl data coverage`: what an index can answer of the task's questions, or of several sets."""
+
+    index: PathText = Field("indexes/miniwiki", description="folder of the index")
+    sets: tuple[PathText, ...] = Field((), description="files or folders of questions; empty: the task's eval.split")
+    max_per_set: PositiveInt | None = None
+    depths: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = Field((3, 10), description="k of recall@k")
+    out: PathText = Field("coverage.jsonl", description="file of the rows, for `agent-rl eval coverage=`")
+
 
 class RolloutCommand(CheckpointCommand):
     """`agent-rl rollout`: sample trajectories and show them, without training."""
@@ -72,6 +90,7 @@ COMMANDS: dict[str, tuple[str, type[Record]]] = {
     "eval": ("train", EvalCommand),
     "rollout": ("train", RolloutCommand),
     "data-check": ("train", RunConfig),
+    "data-coverage": ("train", CoverageCommand),
     "doctor": ("train", RunConfig),
     "data-miniwiki": ("data_miniwiki", MiniwikiCommand),
     "bench-objective": ("train", BenchObjectiveCommand),

@@ -105,3 +105,30 @@ def _matrix(scores: ArrayLike) -> NDArray[np.float64]:
 def _per_question(scores: ArrayLike) -> NDArray[np.float64]:
     array = np.asarray(scores, dtype=np.float64)
     return _matrix(array[:, None] if array.ndim == 1 else array).mean(axis=1)
+
+
+def paired_p_value(before: ArrayLike, after: ArrayLike, *, seed: int = 0, resamples: int = RESAMPLES) -> float:
+    """Two-sided p-value of the paired permutation test on the mean difference over the same questions.
+
+    Under the hypothesis that both models are alike, the sign of each question's difference is a coin toss (Fisher's
+    randomisation test). Exact where the questions that differ allow at most ``resamples`` sign patterns, else by
+    ``resamples`` random ones; scipy does the work. Arguments and errors as ``paired_difference``.
+    """
+    from scipy.stats import permutation_test
+
+    before_Q, after_Q = _per_question(before), _per_question(after)
+    if len(before_Q) != len(after_Q):
+        raise ValueError(f"{len(before_Q)} questions before and {len(after_Q)} after: pairs need the same questions")
+    changed = (after_Q - before_Q)[before_Q != after_Q]  # a difference of 0 has no sign to toss
+    if len(changed) < 2:  # one question that differs may have gone either way
+        return 1.0
+    test = permutation_test(
+        (changed,),
+        lambda values, axis: np.mean(values, axis=axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=resamples,
+        batch=max(1, _CHUNK_ENTRIES // len(changed)),
+        rng=np.random.default_rng(seed),
+    )
+    return float(test.pvalue)

@@ -42,12 +42,14 @@ async def run_groups(
     *,
     seed: int,
     label: str,
+    places: Sequence[int] | None = None,
     on_done: Callable[[Trajectory], None] | None = None,
 ) -> list[Group]:
     """Run ``plan.size`` trajectories for each item; groups in the order of ``items``.
 
-    The draws of a trajectory follow from ``seed``, ``label``, the item's id, its place and its number in the
-    group alone, so a trajectory that is run again after a failure draws what it would have drawn.
+    The draws of a trajectory follow from ``seed``, ``label``, the item's id, its place (in ``items``, or as ``places``
+    says) and its number in the group alone, so a trajectory that is run again after a failure draws what it would
+    have drawn.
     ``on_done`` is called once for each finished trajectory (its last attempt).
     What a rollout raises (it is no InfrastructureError then) ends them all and is raised here.
     """
@@ -76,7 +78,7 @@ async def run_groups(
         async with asyncio.TaskGroup() as tasks:
             running = [
                 [tasks.create_task(one(place, item, sample)) for sample in range(plan.size)]
-                for place, item in enumerate(items)
+                for place, item in zip(places or range(len(items)), items, strict=True)
             ]
     except ExceptionGroup as several:
         # What escapes a rollout (a refused token, a bug) escapes many at once: one of them says it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
+from typing import Literal
 
 from agent_rl.config.schema import AlarmConfig
 
@@ -21,7 +22,7 @@ class Rule:
     read: Callable[[Metrics], float | None]
     broken: Callable[[Metrics, float, float], bool]
     meaning: str
-    recent: bool = False  # compared with the steps before, not with the start
+    against: Literal["start", "recent", "best"] = "start"
 
 
 def make_rules(config: AlarmConfig) -> list[Rule]:
@@ -49,7 +50,7 @@ def make_rules(config: AlarmConfig) -> list[Rule]:
             lambda found: found.get("objective/grad_norm"),
             lambda found, value, usual: value > config.grad_norm_factor * usual > 0,
             "gradients are exploding: lower the learning rate or look at objective/grad_share_* for rare tokens",
-            recent=True,
+            against="recent",
         ),
         Rule(
             "invalid_actions",
@@ -61,8 +62,9 @@ def make_rules(config: AlarmConfig) -> list[Rule]:
             "no_signal",
             lambda found: found.get("reward/mean"),
             lambda found, value, usual: found.get("rollout/uniform_groups") == 1 and value < usual,
-            "every group has one and the same reward, and a lower one than at the start: there is nothing left to "
-            "learn from. Go back to an earlier checkpoint with a lower learning rate",
+            "every group has one and the same reward, and a lower mean than before: there is nothing left to learn "
+            "from. Go back to an earlier checkpoint with a lower learning rate",
+            against="best",
         ),
     ]
 
@@ -93,21 +95,26 @@ class CollapseAlarm:
             value, seen = rule.read(found), self._seen[rule.name]
             if value is None:
                 continue
-            reference = seen[-GRAD_NORM_WINDOW_STEPS:] if rule.recent else seen[: self._config.baseline_steps]
-            if len(reference) < self._config.baseline_steps:
+            if len(seen) < self._config.baseline_steps and rule.against != "best":
                 seen.append(value)
                 continue
-            usual = median(reference)
-            bad = rule.broken(found, value, usual)
+            usual = self._usual(rule.against, seen)
+            bad = usual is not None and rule.broken(found, value, usual)
             self._bad_steps[rule.name] = self._bad_steps[rule.name] + 1 if bad else 0
-            if not (rule.recent and bad):  # what is bad must not become what is usual
+            if not (rule.against == "recent" and bad):  # what is bad must not become what is usual
                 seen.append(value)
             if self._bad_steps[rule.name] == self._config.patience_steps:
+                when = {"start": "at the start", "recent": "in the steps before", "best": "at its best"}[rule.against]
                 fired.append(
-                    f"{rule.name}: {value:.3g} against {usual:.3g} {'before' if rule.recent else 'at the start'}, for "
-                    f"{self._config.patience_steps} steps; {rule.meaning}"
+                    f"{rule.name}: {value:.3g} against {usual:.3g} {when}, for {self._config.patience_steps} steps; "
+                    f"{rule.meaning}"
                 )
         return fired
+
+    def _usual(self, against: str, seen: list[float]) -> float | None:
+        if against == "best":
+            return max(seen, default=None)
+        return median(seen[-GRAD_NORM_WINDOW_STEPS:] if against == "recent" else seen[: self._config.baseline_steps])
 
     def metrics(self) -> dict[str, float]:
         """By rule, 1 while it is raised."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agent_rl.config.schema import RunConfig
 from agent_rl.errors import ConfigError
-from agent_rl.evaluation import run as evaluation
+from agent_rl.evaluation.result import load
 from agent_rl.rollout.assemble import check_tools, make_task, make_tools, start_tools
 from agent_rl.train.interrupt import InterruptFlag
 from agent_rl.train.policy import Policy, load_model
@@ -63,7 +63,7 @@ def _run(config: RunConfig, log: Log, *, rl: bool) -> TrainResult:
 
 def _all_done(config: RunConfig, step: int, *, rl: bool) -> bool:
     """A run that was stopped in its last evaluation has all its steps, but is not done."""
-    if rl and config.eval.after and evaluation.load(Path(config.run_dir) / "eval", "after") is None:
+    if rl and config.eval.after and load(Path(config.run_dir) / "eval", "after") is None:
         return False
     return step >= (config.train.steps if rl else 0)
 

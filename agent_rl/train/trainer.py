@@ -14,7 +14,9 @@ from agent_rl.algo.objective import Objective
 from agent_rl.algo.weights import constant_weight_warning
 from agent_rl.config.schema import RunConfig
 from agent_rl.errors import TrainingError
-from agent_rl.evaluation import run as evaluation
+from agent_rl.evaluation.compare import compare, describe_difference, save_comparison
+from agent_rl.evaluation.result import EvalResult, drop_later, load, save
+from agent_rl.evaluation.run import choose_items, describe, evaluate
 from agent_rl.rollout.assemble import (
     make_codec,
     make_spec,
@@ -108,7 +110,7 @@ class Trainer:
         load_checkpoint(start, self.policy)
         self.step = self.checkpointed = start.step
         self.sampler.policy_updated(start.step)
-        evaluation.drop_later(self.run_dir.path / "eval", start.step)
+        drop_later(self.run_dir.path / "eval", start.step)
         dropped = self.metrics.rewind(start.step)
         if self.alarm is not None:
             self.alarm.replay(self.metrics.lines("train"))
@@ -308,24 +310,29 @@ class Trainer:
         if every and 0 < self.step < self.config.train.steps and self.step % every == 0:
             await self._evaluate(spec, f"step_{self.step:06d}")
 
-    async def _evaluate(self, spec: RolloutSpec, label: str) -> evaluation.EvalResult:
+    async def _evaluate(self, spec: RolloutSpec, label: str) -> EvalResult:
         folder = self.run_dir.path / "eval"
-        saved = evaluation.load(folder, label)
+        saved = load(folder, label)
         if saved is not None and saved.summary["step"] == self.step:
             return saved  # done before the run was stopped
-        items = evaluation.choose_items(
-            self.task, self.config.eval.split, self.config.eval.questions, self.config.eval.seed
+        result = await evaluate(
+            self.config,
+            spec,
+            choose_items(self.task, self.config.eval.split, self.config.eval.questions, self.config.eval.seed),
+            label=label,
+            step=self.step,
+            log=self.log,
+            partial=folder / f".{label}.partial.jsonl",
         )
-        result = await evaluation.evaluate(self.config, spec, items, label=label, step=self.step, log=self.log)
         self.sampler.take_stats()
         ems = {m: result.summary[m]["em"]["mean"] for m in ("greedy", "sampled") if m in result.summary}
         self.metrics.write("eval", self.step, {f"{mode}_em": em for mode, em in ems.items()})
-        evaluation.save(result, folder)
-        self.log(evaluation.describe(result))
-        before = evaluation.load(folder, "before")
+        save(result, folder)
+        self.log(describe(result))
+        before = load(folder, "before")
         if label == "after" and before is not None:
-            comparison = evaluation.compare(before, result)
-            evaluation.save_comparison(comparison, folder)
+            comparison = compare(before, result)
+            save_comparison(comparison, folder)
             for name, found in comparison.items():
-                self.log(f"{name}: {found['mean']:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}] (paired, 95 %)")
+                self.log(describe_difference(name, found))
         return result

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
-from agent_rl.evaluation.metrics import avg_at_k, bootstrap_interval, paired_difference, pass_at_k
+from agent_rl.evaluation.metrics import avg_at_k, bootstrap_interval, paired_difference, paired_p_value, pass_at_k
 
 
 def test_avg_at_k_is_the_mean_over_samples():
@@ -99,3 +100,44 @@ def test_empty_or_broken_scores_are_refused(scores):
 def test_paired_difference_needs_the_same_questions():
     with pytest.raises(ValueError, match="2 questions before and 3 after"):
         paired_difference([1, 0], [1, 0, 1])
+
+
+# ------------------------------------------------------------ against scipy
+
+
+def test_interval_is_scipys():
+    """The percentile bootstrap of scipy.stats on the same question means, up to the noise of resampling."""
+    scores = np.random.default_rng(3).random((60, 4)) ** 2
+    ours = bootstrap_interval(scores, resamples=40_000)
+    theirs = stats.bootstrap(
+        (scores.mean(axis=1),), np.mean, method="percentile", n_resamples=40_000, rng=np.random.default_rng(9)
+    ).confidence_interval
+    width = theirs.high - theirs.low
+    assert abs(ours.low - theirs.low) < 0.02 * width
+    assert abs(ours.high - theirs.high) < 0.02 * width
+
+
+def test_paired_test_is_exact_mcnemar_on_verdicts():
+    """With 0/1 verdicts the exact sign-flip test on the mean is the exact binomial (McNemar) test."""
+    before = [0] * 10 + [1] * 3 + [1] * 40 + [0] * 30
+    after = [1] * 10 + [0] * 3 + [1] * 40 + [0] * 30
+    assert paired_p_value(before, after) == pytest.approx(stats.binomtest(3, 13).pvalue)
+
+
+def test_paired_test_agrees_with_the_t_test_on_many_questions():
+    rng = np.random.default_rng(5)
+    before = rng.random((300, 4))
+    after = np.clip(before + rng.normal(0.02, 0.2, before.shape), 0, 1)
+    ours = paired_p_value(before, after)
+    theirs = stats.ttest_rel(before.mean(axis=1), after.mean(axis=1)).pvalue
+    assert 1e-4 < theirs < 0.9
+    assert ours == pytest.approx(theirs, rel=0.2, abs=0.005)
+
+
+def test_paired_test_is_seeded_and_sees_nothing_in_nothing():
+    scores = np.random.default_rng(0).random((50, 2))
+    assert paired_p_value(scores, scores) == 1.0
+    assert paired_p_value([0, 1], [1, 1]) == 1.0
+    assert paired_p_value(scores, scores[::-1], seed=2) == paired_p_value(scores, scores[::-1], seed=2)
+    with pytest.raises(ValueError, match="3 questions before and 2 after"):
+        paired_p_value([1, 0, 1], [1, 0])

@@ -10,7 +10,10 @@ import pytest
 
 from agent_rl.config.schema import RunConfig
 from agent_rl.errors import ToolServerUnavailable, TrainingError, UsageError
-from agent_rl.evaluation.run import choose_items, compare, describe, drop_later, evaluate, load, save, save_comparison
+from agent_rl.evaluation.compare import compare, save_comparison
+from agent_rl.evaluation.result import drop_later, load, save
+from agent_rl.evaluation.rows import PartialRows
+from agent_rl.evaluation.run import choose_items, describe, evaluate
 from agent_rl.rollout.engine import RolloutSpec
 from agent_rl.rollout.limits import RolloutLimits
 from agent_rl.rollout.protocol import SearchR1Grammar
@@ -19,14 +22,16 @@ from agent_rl.testing import EchoTask, ScriptedSampler, ScriptedTools, ToyCodec
 CODEC = ToyCodec()
 
 
-def run(script, *, questions: int = 4, label: str = "after", reply=lambda *_: "doc", step: int = 3, **settings):
+def run(
+    script, *, questions: int = 4, label: str = "after", reply=lambda *_: "doc", step: int = 3, more=None, **settings
+):
     task = EchoTask(questions)
     config = RunConfig.model_validate({"eval": settings, "rollout": {"retries": 0}})
     spec = RolloutSpec(
         task, ScriptedSampler(CODEC, script), ScriptedTools(reply), SearchR1Grammar(), CODEC, RolloutLimits()
     )
     items = task.items("dev")
-    return asyncio.run(evaluate(config, spec, items, label=label, step=step, log=lambda _: None)), spec
+    return asyncio.run(evaluate(config, spec, items, label=label, step=step, log=lambda _: None, **(more or {}))), spec
 
 
 def says_zero_or_sample(ids, params, session) -> str:
@@ -81,6 +86,55 @@ def test_an_evaluation_with_holes_is_none() -> None:
         run(script, samples=0, reply=lambda *_: ToolServerUnavailable("it is down"))
 
 
+# ------------------------------------------------------------ going on
+
+
+def test_a_stopped_evaluation_asks_only_what_is_missing(tmp_path: Path) -> None:
+    """The tool server dies at question 2; the same command finishes, with the draws of an undisturbed evaluation."""
+    more = {"partial": tmp_path / "rows.jsonl", "model": "m"}
+
+    def script(ids, params, session) -> str:
+        return "<search>x</search>" if "q2" in session else says_zero_or_sample(ids, params, session)
+
+    with pytest.raises(TrainingError, match=r"1 of 4 rollouts .* asks only what is missing"):
+        run(script, reply=lambda *_: ToolServerUnavailable("it is down"), samples=3, more=more)
+    resumed, spec = run(says_zero_or_sample, samples=3, more=more)
+    assert {request[0].split("/")[-3] for request in spec.sampler.requests[:1]} == {"q2"}
+    assert len(spec.sampler.requests) == 1 + 4 * 3
+    whole, undisturbed = run(says_zero_or_sample, samples=3)
+    seeds = {request[0]: request[2].seed for request in undisturbed.sampler.requests}
+    assert all(seeds[request[0]] == request[2].seed for request in spec.sampler.requests)
+    strip = {"seconds": 0}
+    assert [row | strip for row in resumed.rows] == [row | strip for row in whole.rows]
+    assert not (tmp_path / "rows.jsonl").exists()
+
+
+def test_rows_of_another_evaluation_are_not_taken(tmp_path: Path) -> None:
+    partial = tmp_path / "rows.jsonl"
+    for change in ({"seed": 1}, {"samples": 2}, {"more": {"model": "other"}}, {"questions": 3}):
+        with PartialRows(partial, {"an": "other"}) as stored:
+            stored.add([{"mode": "greedy", "item_id": "q0", "em": 1.0, "sample": 0}])
+        settings = {"samples": 1, **change}
+        settings["more"] = {"partial": partial, **settings.get("more", {})}
+        result, spec = run(says_zero_or_sample, **settings)
+        assert len(spec.sampler.requests) == len(result.rows)
+
+
+def test_half_a_line_is_asked_again(tmp_path: Path) -> None:
+    partial = tmp_path / "rows.jsonl"
+    with PartialRows(partial, {"a": 1}) as stored:
+        for name in ("q0", "q1"):
+            stored.add([{"mode": "greedy", "item_id": name, "em": 1.0, "sample": 0}])
+    partial.write_text(partial.read_text()[:-9])  # killed while it wrote q1
+    with PartialRows(partial, {"a": 1}) as stored:
+        assert [row["item_id"] for row in stored.rows] == ["q0"]
+        stored.add([{"mode": "greedy", "item_id": "q1", "em": 0.0, "sample": 0}])
+    with PartialRows(partial, {"a": 1}) as stored:
+        assert [(row["item_id"], row["em"]) for row in stored.rows] == [("q0", 1.0), ("q1", 0.0)]
+    with PartialRows(partial, {"a": 2}) as stored:
+        assert stored.rows == []
+
+
 # ------------------------------------------------------------ questions
 
 
@@ -118,7 +172,9 @@ def test_comparison_is_paired(tmp_path: Path) -> None:
     found = compare(before, after)
     assert found["greedy_em"]["mean"] == pytest.approx(0.25)
     assert found["sampled_em"]["mean"] == pytest.approx(0.25)
-    assert compare(after, after)["greedy_em"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
+    assert found["greedy_em"]["better"] == 1
+    same = compare(after, after)["greedy_em"]
+    assert same == {"mean": 0.0, "low": 0.0, "high": 0.0, "p": 1.0, "questions": 4, "better": 0, "worse": 0}
     save_comparison(found, tmp_path)
     assert json.loads((tmp_path / "comparison.json").read_text()) == found
 

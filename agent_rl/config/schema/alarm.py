@@ -10,7 +10,8 @@ from agent_rl.config.schema.record import NonNegativeFloat, PositiveFloat, Posit
 class AlarmConfig(Record):
     """Collapse alarm: a rule that holds for ``patience_steps`` steps warns and saves a checkpoint that is kept.
 
-    The baseline of a rule is the median of the first ``baseline_steps`` RL steps that have its metric.
+    The baseline of a rule is the median of the first ``baseline_steps`` RL steps that have its metric. A step in which
+    every group has one reward is compared with the best step before.
     """
 
     enabled: bool = True
