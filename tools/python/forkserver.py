@@ -204,7 +204,8 @@ class ForkServer:
             spawned.set_exception(SandboxBroken("the warm interpreter is gone"))
         for exited in self._exited.values():
             if not exited.done():
-                exited.set_result(Exit(-9, 0.0))
+                exited.set_exception(SandboxBroken("the warm interpreter is gone, and its sandboxes with it"))
+                exited.exception()  # nobody may be waiting for it
         self._spawned.clear()
         self._exited.clear()
 

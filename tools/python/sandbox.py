@@ -92,8 +92,8 @@ class Sandbox:
         try:
             answer, cause = await self._call(code, stdin, output)
             run_s = self._loop.time() - began
-            if keep and cause is None and not self._left_alone():
-                cause = "processes"
+            if keep and cause is None:
+                cause = self._pause()
             if cause is not None or not keep:
                 self._drain(output)  # before the end, which a writer that waits for room would never see otherwise
                 await self._kill()
@@ -131,10 +131,9 @@ class Sandbox:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         except ProcessLookupError:
             pass
-        try:
-            await asyncio.wait_for(asyncio.shield(self.exited), END_TIMEOUT_S)
-        except TimeoutError:
-            raise SandboxBroken(f"a sandbox did not end within {END_TIMEOUT_S:.0f} s of SIGKILL") from None
+        await asyncio.wait((self.exited,), timeout=END_TIMEOUT_S)
+        if not self.exited.done():
+            raise SandboxBroken(f"a sandbox did not end within {END_TIMEOUT_S:.0f} s of SIGKILL")
 
     async def _call(self, code: str, stdin: str, output: Output) -> tuple[bytes, Cause | None]:
         """(answer, None), or (b"", why it has to end)."""
@@ -192,15 +191,15 @@ class Sandbox:
         pid = host_pid(self._pidfd)
         return Usage() if pid is None else usage(pid)
 
-    def _left_alone(self) -> bool:
-        """Stop what is kept until its next call, threads and all; False where it has left processes behind."""
+    def _pause(self) -> Cause | None:
+        """Stop what is kept until its next call, threads and all; a cause to end it where it left processes behind."""
         try:
             signal.pidfd_send_signal(self._pidfd, signal.SIGSTOP)
         except ProcessLookupError:
-            return False
+            return "died"
         self._stopped = True
         pid = host_pid(self._pidfd)
-        return pid is not None and not children(pid)
+        return "died" if pid is None else "processes" if children(pid) else None
 
     def _drop_old_answers(self) -> None:
         """Code can send on the control socket too: what it sent must not answer the next call."""
