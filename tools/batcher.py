@@ -94,8 +94,8 @@ class Batcher:
     """The queue in front of one tool. Belongs to one event loop.
 
     ``max_batch`` calls run together, ``tool.concurrency`` such batches at once; at most ``max_queue`` wait;
-    ``cache_entries`` answers are kept (0: none). Requests take turns: each batch is filled round-robin over the requests that wait, so a single call
-    does not stand behind somebody's bulk.
+    ``cache_entries`` answers are kept (0: none). Requests take turns: each batch is filled round-robin over the
+    requests that wait, so a single call does not stand behind somebody's bulk.
     """
 
     def __init__(

@@ -11,6 +11,7 @@ from tools.batcher import Batcher, HostedTool, QueueFull
 from tools.metrics import Metrics
 from tools.protocol import ToolCall, ToolResult
 
+
 @runtime_checkable
 class StatefulTool(Protocol):
     """A tool that keeps something from call to call of one session."""

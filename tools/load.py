@@ -35,9 +35,7 @@ def _search(index: str, *, max_top_k: int = 100, max_query_chars: int = 2000) ->
     from tools.search import SearchTool
 
     retriever = Retriever.open(index)
-    tool = SearchTool(
-        retriever, default_top_k=min(3, max_top_k), max_top_k=max_top_k, max_query_chars=max_query_chars
-    )
+    tool = SearchTool(retriever, default_top_k=min(3, max_top_k), max_top_k=max_top_k, max_query_chars=max_query_chars)
     retriever.search(["warm up"], 1)  # the first search of a process is slow, nobody should wait for it
     return tool
 

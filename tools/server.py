@@ -238,7 +238,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--max-top-k", type=_positive, default=100)
     parser.add_argument("--max-query-chars", type=_positive, default=2000)
     parser.add_argument("--cache-entries", type=int, default=10_000, help="answers kept; 0 keeps none")
-    parser.add_argument("--python", type=_record, help='settings of the python tool: \'{"timeout_s": 5}\'')
+    parser.add_argument("--python", type=_record, help="settings of the python tool: '{\"timeout_s\": 5}'")
     parser.add_argument("--sql", type=_record, help='settings of the sql tool: \'{"databases": {"main": "x.db"}}\'')
     options = vars(parser.parse_args(arguments))
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")

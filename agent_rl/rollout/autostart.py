@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -25,8 +25,8 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @contextlib.contextmanager
-def autostarted_tool_server(tools: ToolsConfig, log_file: Path) -> Iterator[None]:
-    """Start `python -m tools.server` over ``tools.index`` on the port of ``tools.url``; stop it at the end.
+def autostarted_tool_server(tools: ToolsConfig, log_file: Path, names: Sequence[str] = ("search",)) -> Iterator[None]:
+    """Start `python -m tools.server` with the tools ``names`` on the port of ``tools.url``; stop it at the end.
 
     Enter it from the main thread: on Linux the child is told to end when the thread that started it ends.
     Raises UsageError (not a loopback address, a server is there already) or ToolServerUnavailable (it did not
@@ -42,6 +42,8 @@ def autostarted_tool_server(tools: ToolsConfig, log_file: Path) -> Iterator[None
         sys.executable,
         "-m",
         "tools.server",
+        "--tools",
+        ",".join(names),
         "--index",
         tools.index,
         "--host",
@@ -49,6 +51,9 @@ def autostarted_tool_server(tools: ToolsConfig, log_file: Path) -> Iterator[None
         "--port",
         str(port),
     ]
+    for name, settings in (("python", tools.python), ("sql", tools.sql)):
+        if name in names:
+            command += [f"--{name}", settings.model_dump_json()]
     if tools.token_file is not None:
         command += ["--token-file", tools.token_file]
     log_file.parent.mkdir(parents=True, exist_ok=True)

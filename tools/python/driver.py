@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import io
 import linecache
 import os
@@ -52,7 +53,8 @@ def _connect(given: int, output: int) -> None:
     sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8", errors="replace")
     sys.stdout = _writer(1)
     sys.stderr = _writer(2)
-    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
+    for name in ("stdin", "stdout", "stderr"):
+        setattr(sys, f"__{name}__", getattr(sys, name))
 
 
 def _writer(fd: int) -> io.TextIOWrapper:
@@ -111,17 +113,15 @@ def _print_error(error: BaseException) -> None:
 
 
 def _flush(stream: object) -> None:
-    try:
+    with contextlib.suppress(BaseException):  # the code closed it, or put something of its own there
         stream.flush()  # type: ignore[attr-defined]
-    except BaseException:  # the code closed it, or put something of its own there
-        pass
 
 
 _kill, _waitpid, _KILL = os.kill, os.waitpid, signal.SIGKILL
 
 
 def _end_what_it_started() -> None:
-    """End the processes that the call left. Only init of a pid namespace does this: elsewhere nothing can be started."""
+    """End the processes that the call left. Only for init of a pid namespace: elsewhere nothing can be started."""
     if os.getpid() != 1:
         return
     try:

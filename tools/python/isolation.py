@@ -53,8 +53,8 @@ def start_isolated(wanted: Wanted, limits: SandboxLimits, preload: Sequence[str]
             return Isolated(ForkServer(name, limits, preload), name, refused)
         except IsolationUnavailable as error:
             if str(error).startswith("preload="):
-                remedy = "install it, or take it out of python.preload"
-                raise PythonUnavailable(f"python.{error}; {remedy}") from error
+                advice = "install it, or take it out of python.preload"
+                raise PythonUnavailable(f"python.{error}; {advice}") from error
             refused[name] = str(error).removeprefix(f"isolation={name}: ")
     reasons = "".join(f"\n  {name}: {reason}; {remedy(name)}" for name, reason in refused.items())
     raise PythonUnavailable(
@@ -82,9 +82,10 @@ def _sysctl(key: str) -> str | None:
 def probe() -> dict[str, str | None]:
     """For each kind of isolation None where it works here, else the reason. Takes a fraction of a second."""
     found: dict[str, str | None] = {}
-    for name in ("namespaces", "landlock"):
+    names: tuple[IsolationName, ...] = ("namespaces", "landlock")
+    for name in names:
         try:
-            ForkServer(name, SandboxLimits(), ()).close()  # type: ignore[arg-type]
+            ForkServer(name, SandboxLimits(), ()).close()
             found[name] = None
         except IsolationUnavailable as error:
             found[name] = f"{str(error).removeprefix(f'isolation={name}: ')}; {remedy(name)}"

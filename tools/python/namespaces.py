@@ -32,9 +32,7 @@ _OUTER = (
     | kernel.CLONE_NEWUTS
     | kernel.CLONE_NEWCGROUP
 )
-_INNER = (
-    kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS
-)
+_INNER = kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS
 
 
 def visible_paths() -> list[str]:
@@ -48,7 +46,7 @@ class Namespaces:
     """Made by :meth:`enter` in the process that becomes the outer layer; :meth:`confine` runs in each fork of it."""
 
     def __init__(self, proc: int, other_user: bool) -> None:
-        self.files = (proc,)  # what confine needs; it closes it
+        self.files: tuple[int, ...] = (proc,)  # what confine needs; it closes it
         self._proc = proc
         self._own_pids = os.open("self/ns/pid", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
         self._other_user = other_user
@@ -170,4 +168,3 @@ def _build_root(paths: list[str]) -> None:
             kernel.restrict_mount(root + path, kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NOEXEC, recursive=False)
         os.close(source)
     kernel.change_root(root)
-

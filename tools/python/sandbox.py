@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import shutil
@@ -39,7 +40,7 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``exception``: the name of what the code raised. ``ended``: why the sandbox is no more, None where it lives on."""
+    """``exception``: the name of what the code raised. ``ended``: why the sandbox had to end; None: it did not."""
 
     output: Output
     run_s: float
@@ -121,16 +122,12 @@ class Sandbox:
     async def _kill(self) -> None:
         if self.exited.done():
             return
-        try:
-            if self._folder is not None and (pid := host_pid(self._pidfd)) is not None:
-                # without a pid namespace: what is left of its process group (nothing, where it may start nothing)
+        if self._folder is not None and (pid := host_pid(self._pidfd)) is not None:
+            # without a pid namespace: its process group as well (it has none of its own where it may start nothing)
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
-        try:
+        with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         await asyncio.wait((self.exited,), timeout=END_TIMEOUT_S)
         if not self.exited.done():
             raise SandboxBroken(f"a sandbox did not end within {END_TIMEOUT_S:.0f} s of SIGKILL")

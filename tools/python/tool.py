@@ -189,7 +189,12 @@ def python_parameters(max_code_bytes: int) -> dict[str, Any]:
     return {
         "type": "object",
         "properties": {
-            "code": {"type": "string", "minLength": 1, "maxLength": max_code_bytes, "description": "Python code to run"},
+            "code": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": max_code_bytes,
+                "description": "Python code to run",
+            },
             "stdin": {"type": "string", "maxLength": max_code_bytes, "description": "what the code reads from stdin"},
         },
         "required": ["code"],

@@ -13,7 +13,7 @@ _PAGE = os.sysconf("SC_PAGESIZE")
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """``cpu_s``: processor time, ended children included; ``private_bytes``: one figure a process, not shared memory."""
+    """``cpu_s``: processor time, ended children included. ``private_bytes``: of each process, without shared memory."""
 
     cpu_s: float = 0.0
     private_bytes: tuple[int, ...] = ()

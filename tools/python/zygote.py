@@ -111,20 +111,21 @@ def _serve(channel: socket.socket, isolation: Isolation, limits: SandboxLimits, 
     while True:
         for ready, _ in poll.poll():
             if ready != channel.fileno():
-                number, pid = running.pop(ready)
+                number, ended = running.pop(ready)
                 poll.unregister(ready)
                 os.close(ready)
-                _, status, usage = os.wait4(pid, 0)
+                _, status, usage = os.wait4(ended, 0)
                 cpu_s = usage.ru_utime + usage.ru_stime
                 _send(channel, exited=number, status=os.waitstatus_to_exitcode(status), cpu_s=cpu_s)
                 continue
             message, files, _, _ = socket.recv_fds(channel, MESSAGE_BYTES, 2)
             if not message:
-                for _, pid in running.values():
-                    os.kill(pid, signal.SIGKILL)
-                    os.waitpid(pid, 0)
+                for _, left in running.values():
+                    os.kill(left, signal.SIGKILL)
+                    os.waitpid(left, 0)
                 return
             order = json.loads(message)
+            pid: int | None
             try:
                 pid = isolation.fork()
             except OSError as error:

@@ -13,7 +13,7 @@ from agent_rl.config.schema.model import LoraConfig, ModelConfig, SamplerConfig
 from agent_rl.config.schema.record import PathText, PositiveInt, Record
 from agent_rl.config.schema.rollout import RolloutConfig
 from agent_rl.config.schema.run import EmbeddedBackend, LoggingConfig, RunConfig
-from agent_rl.config.schema.serve import SearchToolConfig, ServeToolsConfig
+from agent_rl.config.schema.serve import PythonToolConfig, SearchToolConfig, ServeToolsConfig, SqlToolConfig
 from agent_rl.config.schema.tasks import JsonlData, MiniwikiData, MiniwikiWorld, SearchTask, TaskConfig
 from agent_rl.config.schema.tools import ToolsConfig
 from agent_rl.config.schema.train import OptimConfig, TrainConfig, WarmupConfig
@@ -36,6 +36,7 @@ __all__ = [
     "OptimConfig",
     "PathText",
     "PositiveInt",
+    "PythonToolConfig",
     "Record",
     "RolloutConfig",
     "RunConfig",
@@ -43,6 +44,7 @@ __all__ = [
     "SearchTask",
     "SearchToolConfig",
     "ServeToolsConfig",
+    "SqlToolConfig",
     "TaskConfig",
     "TokenWeightConfig",
     "ToolsConfig",

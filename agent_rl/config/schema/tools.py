@@ -1,7 +1,8 @@
-"""How a run reaches its tool server."""
+"""Which tools a run's trajectories may call, and how the run reaches its tool server."""
 
 from __future__ import annotations
 
+from typing import Annotated
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
@@ -11,15 +12,24 @@ from agent_rl.config.schema.record import (
     PositiveInt,
     Record,
 )
+from agent_rl.config.schema.serve import PythonToolConfig, SqlToolConfig, ToolName, each_once
 
 
 class ToolsConfig(Record):
+    names: Annotated[tuple[ToolName, ...] | None, Field(description="null: those that the task has by itself")] = None
     url: str = "http://127.0.0.1:8900"
     token_file: str | None = None
-    autostart: bool = Field(False, description="start a tool server over `index` for the run and stop it after")
+    autostart: bool = Field(False, description="start a server of the tools for the run and stop it after")
     index: str = Field("indexes/miniwiki", description="used by autostart only")
+    python: PythonToolConfig = Field(PythonToolConfig(), description="used by autostart only")
+    sql: SqlToolConfig = Field(SqlToolConfig(), description="used by autostart only")
     call_timeout_s: PositiveFloat = 30.0
     max_connections: PositiveInt = 64
+
+    @field_validator("names")
+    @classmethod
+    def _each_once(cls, names: tuple[ToolName, ...] | None) -> tuple[ToolName, ...] | None:
+        return each_once(names)
 
     @field_validator("url")
     @classmethod
