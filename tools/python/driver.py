@@ -1,7 +1,7 @@
 """Runs the code, inside the sandbox. Nothing here is trusted by the server: code may change all of it.
 
-A call comes as a message with two files, the code and its stdin. It is answered by ``ok``, or by ``error`` and the
-exception's name. Everything else that a caller sees is what was printed.
+A call comes as a message, ``go`` and a word of its own, with two files, the code and its stdin. It is answered by that
+word, and ``ok`` or ``error`` and the exception's name. Everything else that a caller sees is what was printed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import textwrap
 import traceback
 import types
 
-GO = b"go"
+GO = b"go "
 
 
 def serve(control: socket.socket, output: int) -> None:
@@ -31,8 +31,8 @@ def serve(control: socket.socket, output: int) -> None:
     sys.path.append("")  # last: a file that the code writes under a library's name hides nothing
     sys.argv = [""]
     while True:
-        message, files, _, _ = socket.recv_fds(control, 16, 2)
-        if message != GO or len(files) != 2:
+        message, files, _, _ = socket.recv_fds(control, 64, 2)
+        if not message.startswith(GO) or len(files) != 2:
             os._exit(0)
         cell += 1
         code, given = files
@@ -41,7 +41,7 @@ def serve(control: socket.socket, output: int) -> None:
         _connect(given, output)
         answer = _run(source, f"<cell {cell}>", module.__dict__)
         _end_what_it_started()
-        control.send(answer)
+        control.send(message.removeprefix(GO) + answer)
 
 
 def _connect(given: int, output: int) -> None:
@@ -74,20 +74,20 @@ def _run(source: str, name: str, namespace: dict[str, object]) -> bytes:
                 value = eval(last, namespace)
                 if value is not None:
                     print(repr(value))
-            return b"ok"
+            return b" ok"
         except SystemExit as ending:
             if ending.code is None or ending.code == 0:
-                return b"ok"
+                return b" ok"
             print(f"SystemExit: {ending.code}", file=sys.stderr)
-            return b"error SystemExit"
+            return b" error SystemExit"
         except BaseException as error:
             _print_error(error)
-            return b"error " + type(error).__name__.encode("utf-8", "replace")[:80]
+            return b" error " + type(error).__name__.encode("utf-8", "replace")[:80]
         finally:
             _flush(sys.stdout)
             _flush(sys.stderr)
     except BaseException as error:  # hostile __repr__, __str__ or streams: the call ends all the same
-        return b"error " + type(error).__name__.encode("utf-8", "replace")[:80]
+        return b" error " + type(error).__name__.encode("utf-8", "replace")[:80]
 
 
 def _left_aligned(source: str) -> str:

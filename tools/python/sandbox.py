@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -136,26 +137,34 @@ class Sandbox:
         """(answer, None), or (b"", why it has to end)."""
         if self._calls:
             self._before = self._usage()
-            self._drop_old_answers()
         if self._stopped:
             signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
             self._stopped = False
         self._calls += 1
         files = [_sealed(code), _sealed(stdin)]
+        # code can send on this socket as well: only what begins with the word answers, nothing left from earlier
+        word = secrets.token_hex(8).encode()
         try:
-            socket.send_fds(self._control, [GO], files)
+            socket.send_fds(self._control, [GO + word], files)
         except OSError:
             return b"", "died"
         finally:
             for fd in files:
                 os.close(fd)
         self._loop.add_reader(self._output, self._read, output)
-        answer = self._loop.create_task(self._loop.sock_recv(self._control, 256))
+        answer = self._loop.create_task(self._answer(word + b" "))
         try:
             return await self._watched(answer)
         finally:
             answer.cancel()
             self._loop.remove_reader(self._output)
+
+    async def _answer(self, word: bytes) -> bytes:
+        """``ok`` or ``error ...``; b"" where the code closed its end, or is gone."""
+        while said := await self._loop.sock_recv(self._control, 256):
+            if said.startswith(word):
+                return said.removeprefix(word)
+        return b""
 
     async def _watched(self, answer: asyncio.Task[bytes]) -> tuple[bytes, Cause | None]:
         ends = self._loop.time() + self.limits.timeout_s
@@ -197,14 +206,6 @@ class Sandbox:
         self._stopped = True
         pid = host_pid(self._pidfd)
         return "died" if pid is None else "processes" if children(pid) else None
-
-    def _drop_old_answers(self) -> None:
-        """Code can send on the control socket too: what it sent must not answer the next call."""
-        try:
-            while self._control.recv(256):
-                pass
-        except OSError:  # nothing more
-            pass
 
     def _read(self, output: Output) -> None:
         try:

@@ -64,8 +64,7 @@ ATTACKS = {
     "become_root": "import os\nos.setuid(0)\nos.setgroups([1])\nbreach()",
     "chroot": "import os\nos.makedirs('jail', exist_ok=True)\nos.chroot('jail')\nbreach()",
     "new_user_namespace": "import ctypes\nif ctypes.CDLL(None).unshare(0x10000000) == 0: breach()",
-    "raise_limits": "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE))\n"
-    "breach()",
+    "raise_limits": "import resource as r\nr.setrlimit(r.RLIMIT_NOFILE, r.getrlimit(r.RLIMIT_NOFILE))\nbreach()",
     "raise_priority": "import os\nos.setpriority(os.PRIO_PROCESS, 0, -1)\nbreach()",
     "memory_bomb": "a = bytearray(300 * 2 ** 20)\nbreach()",
     "memory_file_bomb": "import os\nos.memfd_create('x')\nbreach()",
