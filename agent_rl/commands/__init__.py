@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from agent_rl.commands import (
+    bench,
     build_index,
     config,
     data,
@@ -19,7 +20,7 @@ from agent_rl.commands import (
 )
 
 # In the order in which a newcomer meets them.
-ALL = (fetch, build_index, serve_tools, train, warmup, evaluate, rollout, report, config, data, doctor)
+ALL = (fetch, build_index, serve_tools, train, warmup, evaluate, rollout, report, config, data, bench, doctor)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from agent_rl.config.schema import (
+    BenchSandboxConfig,
     BuildIndexConfig,
     MiniwikiData,
     PathText,
@@ -61,6 +62,7 @@ COMMANDS: dict[str, tuple[str, type[Record]]] = {
     "data-miniwiki": ("data_miniwiki", MiniwikiCommand),
     "build-index": ("build_index", BuildIndexConfig),
     "serve-tools": ("serve_tools", ServeToolsConfig),
+    "bench-sandbox": ("bench_sandbox", BenchSandboxConfig),
 }
 
 

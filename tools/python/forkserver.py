@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from tools.python.limits import SandboxLimits
 from tools.python.sandbox import Exit, Sandbox, SandboxBroken
+from tools.python.usage import host_pid, usage
 from tools.python.zygote import MESSAGE_BYTES
 
 IsolationName = Literal["namespaces", "landlock", "none"]
@@ -58,6 +59,7 @@ class ForkServer:
         self._numbers = itertools.count()
         self._spawned: dict[int, asyncio.Future[int]] = {}
         self._exited: dict[int, asyncio.Future[Exit]] = {}
+        self._base_bytes = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -102,7 +104,7 @@ class ForkServer:
         finally:
             their_control.close()
             os.close(their_output)
-        sandbox = Sandbox(self.limits, control, output, pidfd, exited, folder)
+        sandbox = Sandbox(self.limits, control, output, pidfd, exited, folder, self._base_bytes)
         await sandbox.ready()
         return sandbox
 
@@ -133,10 +135,12 @@ class ForkServer:
             answer, pidfd = self._receive_with_fd()
             if pidfd is None:
                 raise IsolationUnavailable(answer.get("reason", "the interpreter died"))
-            os.close(pidfd)
             their_control.close()
             control.settimeout(START_TIMEOUT_S)
             said = control.recv(MESSAGE_BYTES)
+            if (pid := host_pid(pidfd)) is not None:
+                self._base_bytes = sum(usage(pid).private_bytes)
+            os.close(pidfd)
         if said != b"ready":
             raise IsolationUnavailable(said.decode("utf-8", "replace").removeprefix("failed ") or "a sandbox died")
         if self._receive().get("exited") != number:

@@ -64,7 +64,7 @@ class Landlock:
         apply_rlimits(limits, base_bytes)
         kernel.drop_capabilities()
         self._restrict(folder)
-        seccomp.install(seccomp.program(own_pid=os.getpid()))
+        seccomp.Filter(seccomp.program(own_pid=os.getpid())).install()
 
     def _restrict(self, folder: str) -> None:
         rights = _up_to(_ALL_FILE_RIGHTS, self._abi)

@@ -50,7 +50,7 @@ class Namespaces:
         self._proc = proc
         self._own_pids = os.open("self/ns/pid", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
         self._other_user = other_user
-        self._filter = seccomp.program(own_pid=None)
+        self._filter = seccomp.Filter(seccomp.program(own_pid=None))
 
     @classmethod
     def enter(cls, proc: int) -> Namespaces:
@@ -118,7 +118,7 @@ class Namespaces:
         os.chdir(HOME)
         apply_rlimits(limits, base_bytes)
         kernel.drop_capabilities()
-        seccomp.install(self._filter)
+        self._filter.install()
 
 
 def _is_mapped(user: int) -> bool:

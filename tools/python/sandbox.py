@@ -61,11 +61,12 @@ class Sandbox:
         pidfd: int,
         exited: asyncio.Future[Exit],
         folder: Path | None,
+        base_bytes: int,
     ) -> None:
         self.limits, self.exited = limits, exited
         self._control, self._output, self._pidfd, self._folder = control, output, pidfd, folder
         self._loop = asyncio.get_running_loop()
-        self._base_bytes = 0  # private memory of the warm interpreter, before any code
+        self._base_bytes = base_bytes  # private memory of the warm interpreter, before any code
         self._stopped = self._closed = False
         self._calls = 0
         self._before = Usage()
@@ -82,7 +83,6 @@ class Sandbox:
         if said != b"ready":
             await self.end()
             raise SandboxBroken(f"a sandbox could not be made: {said.decode('utf-8', 'replace') or 'it died'}")
-        self._base_bytes = sum(self._usage().private_bytes)
 
     async def run(self, code: str, stdin: str = "", *, keep: bool) -> Outcome:
         """Run one call within the limits. Unless it is to be kept, the sandbox has ended when this returns.

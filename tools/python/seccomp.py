@@ -261,9 +261,14 @@ class _SockFprog(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
 
 
-def install(instructions: list[_Instruction]) -> None:
-    """Put the filter on this process and whatever it starts, for good. Raises OSError."""
-    packed = b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
-    buffer = ctypes.create_string_buffer(packed, len(packed))
-    filter_program = _SockFprog(len(instructions), ctypes.cast(buffer, ctypes.c_void_p))
-    kernel.syscall("seccomp", kernel.SYS_SECCOMP[kernel.MACHINE], 1, 0, ctypes.byref(filter_program))
+class Filter:
+    """A program in the kernel's form, made once and installed in many forks."""
+
+    def __init__(self, instructions: list[_Instruction]) -> None:
+        packed = b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
+        self._buffer = ctypes.create_string_buffer(packed, len(packed))
+        self._program = _SockFprog(len(instructions), ctypes.cast(self._buffer, ctypes.c_void_p))
+
+    def install(self) -> None:
+        """Put the filter on this process and whatever it starts, for good. Raises OSError."""
+        kernel.syscall("seccomp", kernel.SYS_SECCOMP[kernel.MACHINE], 1, 0, ctypes.byref(self._program))

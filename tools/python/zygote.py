@@ -179,4 +179,4 @@ def _new_random_numbers() -> None:
     """Forks of one interpreter would all draw the same; Python's own generator reseeds itself, numpy's does not."""
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
-        numpy_random.seed()
+        numpy_random.seed(int.from_bytes(os.urandom(4), "little"))

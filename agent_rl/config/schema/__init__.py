@@ -7,6 +7,7 @@ Units stand in names (``_s`` seconds, ``_tokens``). ``compose.py`` fills the rec
 from __future__ import annotations
 
 from agent_rl.config.schema.algo import AlgoConfig, KLConfig, TokenWeightConfig
+from agent_rl.config.schema.bench import BenchSandboxConfig
 from agent_rl.config.schema.evaluation import EvalConfig
 from agent_rl.config.schema.index import BuildIndexConfig, CorpusConfig, EncoderConfig, JsonlCorpus
 from agent_rl.config.schema.model import LoraConfig, ModelConfig, SamplerConfig
@@ -20,6 +21,7 @@ from agent_rl.config.schema.train import OptimConfig, TrainConfig, WarmupConfig
 
 __all__ = [
     "AlgoConfig",
+    "BenchSandboxConfig",
     "BuildIndexConfig",
     "CorpusConfig",
     "EmbeddedBackend",

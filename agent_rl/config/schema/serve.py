@@ -45,6 +45,7 @@ class PythonToolConfig(Record):
     stateful: bool = Field(True, description="definitions and files stay from call to call of one trajectory")
     workers: NonNegativeInt = Field(0, description="calls that run at once (0: one a core)")
     max_queue: PositiveInt = 1024
+    warm: NonNegativeInt | None = Field(None, description="sandboxes that wait for a call (null: one a worker)")
     max_sessions: PositiveInt = 256
     session_idle_s: PositiveFloat = Field(900.0, description="a session without a call for so long is ended")
     timeout_s: PositiveFloat = Field(10.0, description="wall clock of one call; waiting for a worker is not counted")

@@ -38,7 +38,7 @@ open("/proc/sys/user/max_user_namespaces", "w").write("0")
 NO_LANDLOCK = """
 from tools.python import seccomp
 kernel.set_process(kernel.PR_SET_NO_NEW_PRIVS, 1)
-seccomp.install([(0x20, 0, 0, 0), (0x15, 0, 1, 444), (0x06, 0, 0, 0x50026), (0x06, 0, 0, 0x7FFF0000)])
+seccomp.Filter([(0x20, 0, 0, 0), (0x15, 0, 1, 444), (0x06, 0, 0, 0x50026), (0x06, 0, 0, 0x7FFF0000)]).install()
 """
 SERVE = "from tools.server import main; sys.exit(main(sys.argv[1:]))"
 
