@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,8 @@ def start_isolated(wanted: Wanted, limits: SandboxLimits, preload: Sequence[str]
 
     Raises PythonUnavailable. Unisolated code runs only where ``allow_unsafe`` is set.
     """
+    if sys.platform != "linux":
+        raise PythonUnavailable(f"python: the tool needs Linux, not {sys.platform}; elsewhere: python.engine=remote")
     if wanted == "none" and not allow_unsafe:
         raise PythonUnavailable("python.isolation=none runs the model's code as you; it needs python.allow_unsafe=true")
     candidates: list[IsolationName] = ["namespaces", "landlock"] if wanted == "auto" else [wanted]
