@@ -14,13 +14,14 @@ from agent_rl.rollout.protocol import SearchR1Grammar
 from agent_rl.rollout.tool_client import ToolClient
 from agent_rl.rollout.trajectory import StopReason
 from agent_rl.testing import EchoTask, ScriptedSampler, ToyCodec
+from tools.python.forkserver import ForkServer
+from tools.python.sandbox import SandboxBroken
 
 CODEC = ToyCodec()
 
 
 class PythonTask(EchoTask):
     tools = ("search", "python")
-    tool_arguments: dict[str, dict[str, Any]] = {}
 
 
 TASK = PythonTask()
@@ -52,7 +53,8 @@ def test_a_trajectory_keeps_its_interpreter_and_ends_it(python) -> None:
     before = python.health()["tools"]["python"]["sessions"]
     turns = [
         "<python>\n  x = 1\n  print('set')\n</python>",
-        "<think>now <python>never</python></think><python> x + 41 </python>",
+        "<think>now <python>never</python>",  # the sampler stops there, and the same turn goes on
+        "</think><python> x + 41 </python>",
         "<python>1 / 0</python>",
         "<answer>1</answer>",
     ]
@@ -103,17 +105,11 @@ def test_a_rollout_that_times_out_takes_its_code_along(serve) -> None:
         assert python.run("1")["text"] == "1\n"
 
 
-@pytest.mark.parametrize("isolation", ["namespaces"])
-def test_a_sandbox_that_cannot_be_made_is_never_a_reward(
-    serve, isolation: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tools.python.forkserver import ForkServer
-    from tools.python.sandbox import SandboxBroken
-
+def test_a_sandbox_that_cannot_be_made_is_never_a_reward(serve, monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(self: ForkServer) -> None:
         raise SandboxBroken("a sandbox could not be made: no memory")
 
-    with serve(isolation=isolation) as python:
+    with serve(warm=0) as python:
         monkeypatch.setattr(ForkServer, "spawn", broken)
         (trajectory,) = rollouts(python.url, ["<python>1</python>"])
     assert trajectory.stop_reason is StopReason.FAILED
