@@ -38,24 +38,7 @@ def autostarted_tool_server(tools: ToolsConfig, log_file: Path, names: Sequence[
             f"tools.autostart=true, but something answers at {tools.url} already; "
             "leave tools.autostart out to use it, or give another port in tools.url"
         )
-    command = [
-        sys.executable,
-        "-m",
-        "tools.server",
-        "--tools",
-        ",".join(names),
-        "--index",
-        tools.index,
-        "--host",
-        host,
-        "--port",
-        str(port),
-    ]
-    for name, settings in (("python", tools.python), ("sql", tools.sql)):
-        if name in names:
-            command += [f"--{name}", settings.model_dump_json()]
-    if tools.token_file is not None:
-        command += ["--token-file", tools.token_file]
+    command = serve_command(tools, host, port, names)
     log_file.parent.mkdir(parents=True, exist_ok=True)
     with log_file.open("ab") as log:
         child = subprocess.Popen(
@@ -74,6 +57,19 @@ def autostarted_tool_server(tools: ToolsConfig, log_file: Path, names: Sequence[
         yield
     finally:
         _stop(child)
+
+
+def serve_command(tools: ToolsConfig, host: str, port: int, names: Sequence[str]) -> list[str]:
+    """What starts the server, with the settings of the tools that it is to have."""
+    command = [sys.executable, "-m", "tools.server", "--host", host, "--port", str(port), "--tools", ",".join(names)]
+    if "search" in names:
+        command += ["--index", tools.index]
+    for name, settings in (("python", tools.python), ("sql", tools.sql)):
+        if name in names:
+            command += [f"--{name}", settings.model_dump_json()]
+    if tools.token_file is not None:
+        command += ["--token-file", tools.token_file]
+    return command
 
 
 def _address(url: str) -> tuple[str, int]:

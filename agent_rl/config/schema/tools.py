@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from agent_rl.config.schema.record import (
     PositiveFloat,
@@ -30,6 +30,16 @@ class ToolsConfig(Record):
     @classmethod
     def _each_once(cls, names: tuple[ToolName, ...] | None) -> tuple[ToolName, ...] | None:
         return each_once(names)
+
+    @model_validator(mode="after")
+    def _has_time_for_a_call(self) -> ToolsConfig:
+        for name, timeout_s in (("python", self.python.timeout_s), ("sql", self.sql.timeout_s)):
+            if self.autostart and timeout_s >= self.call_timeout_s:
+                raise ValueError(
+                    f"{name}.timeout_s={timeout_s:g} is not below call_timeout_s={self.call_timeout_s:g}: "
+                    "a call would be given up before its own limit ends it"
+                )
+        return self
 
     @field_validator("url")
     @classmethod
