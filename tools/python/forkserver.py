@@ -37,6 +37,8 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
+    # glibc would reserve 64 MB of address space for each thread, out of memory_mb
+    "MALLOC_ARENA_MAX": "1",
 }
 
 

@@ -61,7 +61,7 @@ class Landlock:
         assert folder is not None, "without namespaces the server gives each sandbox its folder"
         kernel.set_process(kernel.PR_SET_PDEATHSIG, 9)
         os.chdir(folder)
-        apply_rlimits(limits, base_bytes)
+        apply_rlimits(limits, base_bytes, own_user=False)
         kernel.drop_capabilities()
         self._restrict(folder)
         seccomp.Filter(seccomp.program(own_pid=os.getpid())).install()

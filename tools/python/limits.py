@@ -32,12 +32,15 @@ class SandboxLimits:
                 raise ValueError(f"{name}={getattr(self, name)} must be above 0")
 
 
-def apply_rlimits(limits: SandboxLimits, base_bytes: int) -> None:
-    """Set this process's own limits. ``base_bytes``: the address space that the interpreter has already."""
+def apply_rlimits(limits: SandboxLimits, base_bytes: int, *, own_user: bool) -> None:
+    """Set this process's own limits. ``base_bytes``: the address space that the interpreter has already.
+
+    Without a user namespace of its own (``own_user``) the kernel would count all processes of the server's user.
+    """
     for kind, value in (
         (resource.RLIMIT_AS, base_bytes + limits.memory_mb * MIB),
         (resource.RLIMIT_FSIZE, limits.file_mb * MIB),
-        (resource.RLIMIT_NPROC, limits.processes),
+        (resource.RLIMIT_NPROC, limits.processes if own_user else resource.RLIM_INFINITY),
         (resource.RLIMIT_NOFILE, 256),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MEMLOCK, 0),
@@ -45,5 +48,6 @@ def apply_rlimits(limits: SandboxLimits, base_bytes: int) -> None:
         (resource.RLIMIT_SIGPENDING, 256),
     ):
         hard = resource.getrlimit(kind)[1]
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        if hard != resource.RLIM_INFINITY:
+            value = hard if value == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (value, value))

@@ -116,7 +116,7 @@ class Namespaces:
         size = f"size={limits.disk_mb}m,nr_inodes={limits.files},mode=0700,uid={INNER_ID},gid={INNER_ID}"
         kernel.mount("tmpfs", HOME, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC, size)
         os.chdir(HOME)
-        apply_rlimits(limits, base_bytes)
+        apply_rlimits(limits, base_bytes, own_user=True)
         kernel.drop_capabilities()
         self._filter.install()
 

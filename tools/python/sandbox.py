@@ -98,7 +98,7 @@ class Sandbox:
                 cause = self._pause()
             if cause is not None or not keep:
                 self._drain(output)  # before the end, which a writer that waits for room would never see otherwise
-                await self._kill()
+                await self.kill()
             self._drain(output)
             if self.exited.done():
                 await self.end()
@@ -109,8 +109,8 @@ class Sandbox:
         return Outcome(output, run_s, exception, cause, self.exited.result() if self.exited.done() else None)
 
     async def end(self) -> None:
-        """End everything in the sandbox, wait until it is reaped, and free what it held. Raises SandboxBroken."""
-        await self._kill()
+        """Kill, and free what the sandbox held; not amid a call. Fine to call twice. Raises SandboxBroken."""
+        await self.kill()
         if self._closed:
             return
         self._closed = True
@@ -120,7 +120,8 @@ class Sandbox:
         if self._folder is not None:
             await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
-    async def _kill(self) -> None:
+    async def kill(self) -> None:
+        """End everything in the sandbox and wait until it is reaped; fine amid a call, which then returns."""
         if self.exited.done():
             return
         if self._folder is not None and (pid := host_pid(self._pidfd)) is not None:
@@ -138,7 +139,8 @@ class Sandbox:
         if self._calls:
             self._before = self._usage()
         if self._stopped:
-            signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
             self._stopped = False
         self._calls += 1
         files = [_sealed(code), _sealed(stdin)]
@@ -151,29 +153,35 @@ class Sandbox:
         finally:
             for fd in files:
                 os.close(fd)
+        answer: asyncio.Future[bytes] = self._loop.create_future()
         self._loop.add_reader(self._output, self._read, output)
-        answer = self._loop.create_task(self._answer(word + b" "))
+        self._loop.add_reader(self._control, self._hear, word + b" ", answer)
         try:
             return await self._watched(answer)
         finally:
-            answer.cancel()
             self._loop.remove_reader(self._output)
+            self._loop.remove_reader(self._control)
 
-    async def _answer(self, word: bytes) -> bytes:
-        """``ok`` or ``error ...``; b"" where the code closed its end, or is gone."""
-        while said := await self._loop.sock_recv(self._control, 256):
-            if said.startswith(word):
-                return said.removeprefix(word)
-        return b""
+    def _hear(self, word: bytes, answer: asyncio.Future[bytes]) -> None:
+        """One message at a time, since code can send without end: ``ok`` or ``error ...``; b"" where it is gone."""
+        try:
+            said = self._control.recv(256)
+        except BlockingIOError:
+            return
+        except OSError:
+            said = b""
+        if not said:
+            self._loop.remove_reader(self._control)
+        if not answer.done() and (not said or said.startswith(word)):
+            answer.set_result(said.removeprefix(word))
 
-    async def _watched(self, answer: asyncio.Task[bytes]) -> tuple[bytes, Cause | None]:
+    async def _watched(self, answer: asyncio.Future[bytes]) -> tuple[bytes, Cause | None]:
         ends = self._loop.time() + self.limits.timeout_s
         while True:
             left = ends - self._loop.time()
             await asyncio.wait((answer, self.exited), timeout=min(left, WATCH_S), return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
-                said = b"" if answer.exception() else answer.result()
-                return said, None if said else "died"
+                return answer.result(), None if answer.result() else "died"
             if self.exited.done():
                 return b"", "died"
             if left <= 0:

@@ -88,8 +88,13 @@ class Sessions:
         """End a session and everything in it; fine where there is none."""
         session = self._open.pop(name, None)
         self._reaped.pop(name, None)
-        if session is not None and session.sandbox is not None:
-            await session.sandbox.end()
+        if session is None:
+            return
+        if session.sandbox is not None:
+            await session.sandbox.kill()  # amid a call too, which ends by it
+        async with session.lock:
+            if session.sandbox is not None:
+                await session.sandbox.end()
 
     async def close(self) -> None:
         """End everything, the fork server too."""

@@ -6,6 +6,7 @@ server. Started by :mod:`tools.python.forkserver`.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -46,7 +47,7 @@ class NoIsolation:
         kernel.set_process(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         os.setsid()
         os.chdir(folder)
-        apply_rlimits(limits, base_bytes)
+        apply_rlimits(limits, base_bytes, own_user=False)
 
 
 def main(channel_fd: int) -> None:
@@ -76,7 +77,12 @@ def main(channel_fd: int) -> None:
     gc.collect()
     gc.freeze()  # a collection in a fork must not touch, and so copy, every page of the warm interpreter
     _send(channel, ready=True)
-    _serve(channel, isolation, limits, base_bytes)
+    running: dict[int, tuple[int, int]] = {}  # pidfd: (number, pid)
+    with contextlib.suppress(ConnectionError):  # the server may be gone amid an answer to it
+        _serve(channel, isolation, limits, base_bytes, running)
+    for _, pid in running.values():
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
     if settings["folder"] is not None:
         shutil.rmtree(settings["folder"], ignore_errors=True)  # where the server did not live to do it
     os._exit(0)
@@ -103,11 +109,16 @@ def _send(channel: socket.socket, pidfds: tuple[int, ...] = (), **message: Any) 
     socket.send_fds(channel, [json.dumps(message).encode()[:MESSAGE_BYTES]], pidfds)
 
 
-def _serve(channel: socket.socket, isolation: Isolation, limits: SandboxLimits, base_bytes: int) -> None:
-    """Fork what is asked for, and tell how each fork ended, until the server goes away; then end them all."""
+def _serve(
+    channel: socket.socket,
+    isolation: Isolation,
+    limits: SandboxLimits,
+    base_bytes: int,
+    running: dict[int, tuple[int, int]],
+) -> None:
+    """Fork what is asked for, and tell how each fork ended, until the server goes away."""
     poll = select.poll()
     poll.register(channel, select.POLLIN)
-    running: dict[int, tuple[int, int]] = {}  # pidfd: (number, pid)
     while True:
         for ready, _ in poll.poll():
             if ready != channel.fileno():
@@ -120,9 +131,6 @@ def _serve(channel: socket.socket, isolation: Isolation, limits: SandboxLimits, 
                 continue
             message, files, _, _ = socket.recv_fds(channel, MESSAGE_BYTES, 2)
             if not message:
-                for _, left in running.values():
-                    os.kill(left, signal.SIGKILL)
-                    os.waitpid(left, 0)
                 return
             order = json.loads(message)
             pid: int | None
