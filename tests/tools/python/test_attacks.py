@@ -137,6 +137,7 @@ def test_attack_fails(python, victim: Victim, name: str) -> None:
     assert python.run("6 * 7")["text"] == "42\n"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("secret_environment")
 @pytest.mark.parametrize("name", ATTACKS)
 def test_attack_bites_without_a_sandbox(name: str, victim: Victim, tmp_path: Path) -> None:

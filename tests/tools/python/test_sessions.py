@@ -46,6 +46,7 @@ def test_concurrent_sessions_never_see_each_other(python) -> None:
     python.post("/v1/end_session", {"sessions": [f"concurrent-{n}" for n in range(16)]})
 
 
+@pytest.mark.slow
 def test_calls_of_one_session_run_one_after_the_other(serve) -> None:
     with serve(workers=4, timeout_s=5) as python, ThreadPoolExecutor(6) as pool:
         python.run("seen = []", "line")
@@ -96,6 +97,7 @@ def test_a_bad_end_names_the_field(python, body: dict, names: str) -> None:
     assert names in answer.json()["error"]
 
 
+@pytest.mark.slow
 def test_an_idle_session_is_ended_and_its_next_call_says_so(serve) -> None:
     with serve(session_idle_s=0.4) as python:
         python.run("x = 1", "idle")

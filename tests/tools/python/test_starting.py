@@ -81,6 +81,7 @@ def can_switch_off() -> None:
         pytest.skip(f"namespaces cannot be switched off for a test here: {done.stderr.splitlines()[-1:]}")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("can_switch_off")
 def test_without_namespaces_the_line_says_what_is_used_and_why() -> None:
     with server(NO_NAMESPACES) as (_, line):
@@ -92,6 +93,7 @@ def test_without_namespaces_the_line_says_what_is_used_and_why() -> None:
         assert call(line, "open('/etc/passwd')")["data"]["exception"] == "PermissionError"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("can_switch_off")
 @pytest.mark.parametrize("wanted", ["auto", "namespaces", "landlock"])
 def test_without_any_isolation_it_does_not_start_and_says_how_to(wanted: str) -> None:
@@ -111,6 +113,7 @@ def test_without_any_isolation_it_does_not_start_and_says_how_to(wanted: str) ->
     assert "python.engine=remote" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("can_switch_off")
 def test_only_allow_unsafe_goes_without_and_every_health_answer_shows_it() -> None:
     with server(NO_NAMESPACES, NO_LANDLOCK, python='{"preload": [], "allow_unsafe": true}') as (_, line):
@@ -158,6 +161,7 @@ def test_an_unknown_architecture_has_no_filter_and_so_no_isolation() -> None:
     assert seccomp.program(own_pid=None, machine="aarch64") != seccomp.program(own_pid=None, machine="x86_64")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["namespaces", "landlock"])
 def test_a_server_that_is_killed_leaves_nothing(isolation: str) -> None:
     marker = f"agent-rl-orphan-{time.time_ns()}"
@@ -198,6 +202,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else; the other tests ran unprivileged")
 def test_an_unprivileged_user_is_isolated_too(serve) -> None:
     def as_nobody(interpreter: str, code: str, cwd: str) -> subprocess.CompletedProcess[str]:
