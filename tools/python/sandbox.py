@@ -24,6 +24,7 @@ Cause = Literal["wall", "cpu", "memory", "disk", "processes", "died"]
 WATCH_S = 0.1
 START_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 10.0
+DYING_S = 0.5
 _CHUNK = 65536
 
 
@@ -96,6 +97,8 @@ class Sandbox:
             run_s = self._loop.time() - began
             if keep and cause is None:
                 cause = self._pause()
+            if cause == "died":  # its end of the socket closes a moment before it has ended: let it, to see how
+                await asyncio.wait((self.exited,), timeout=DYING_S)
             if cause is not None or not keep:
                 self._drain(output)  # before the end, which a writer that waits for room would never see otherwise
                 await self.kill()
