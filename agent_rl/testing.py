@@ -111,6 +111,7 @@ class ScriptedTools:
     ) -> None:
         self._reply, self._delay_s = reply, delay_s
         self.calls: list[tuple[str, str, dict[str, Any]]] = []
+        self.ended: list[str] = []
 
     async def call(
         self, tool: str, arguments: dict[str, Any], *, session: str, deadline_s: float | None = None
@@ -123,6 +124,9 @@ class ScriptedTools:
         if isinstance(said, ToolResult):
             return said
         return ToolResult(id=session, status="ok", text=said)
+
+    async def end_session(self, session: str) -> None:
+        self.ended.append(session)
 
 
 class EchoTask:

@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from agent_rl.config.schema import (
+    BenchSandboxConfig,
     BuildIndexConfig,
     MiniwikiData,
     PathText,
@@ -96,6 +97,7 @@ COMMANDS: dict[str, tuple[str, type[Record]]] = {
     "bench-objective": ("train", BenchObjectiveCommand),
     "build-index": ("build_index", BuildIndexConfig),
     "serve-tools": ("serve_tools", ServeToolsConfig),
+    "bench-sandbox": ("bench_sandbox", BenchSandboxConfig),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +36,8 @@ def make_task(config: RunConfig) -> Task:
 
     settings = config.task.model_dump()
     settings.pop("kind")
+    if config.tools.names is not None:
+        settings["tools"] = config.tools.names
     return SearchTask(settings.pop("data"), **settings)
 
 
@@ -108,33 +111,49 @@ def start_tools(config: RunConfig, stack: ExitStack) -> None:
     if config.tools.autostart:
         from agent_rl.rollout.autostart import autostarted_tool_server
 
-        log = Path(config.run_dir) / "tool_server.log"
-        stack.enter_context(autostarted_tool_server(config.tools, log))
+        names = make_task(config).tools
+        if names:
+            log = Path(config.run_dir) / "tool_server.log"
+            stack.enter_context(autostarted_tool_server(config.tools, log, names))
 
 
 async def check_tools(config: RunConfig, tools: ToolClient) -> None:
     """Wait until the tool server at ``tools.url`` is ready (a large index takes minutes to load).
 
-    Raises UsageError, with what to type, where none answers or it says that it cannot serve.
+    Raises UsageError, with what to type, where none answers or it says that it cannot serve. A task without tools
+    needs no server.
     """
+    needed = make_task(config).tools
+    if not needed:
+        return
     try:
         # Polling: the server is another process, there is no event to wait on.
         while (health := await tools.health())["status"] == "loading":  # noqa: ASYNC110
             await asyncio.sleep(0.5)
         if health["status"] != "ready":
             raise UsageError(f"the tool server at {config.tools.url} cannot serve: {health}")
-        lacking = set(make_task(config).tools) - set(health.get("tools", ()))
+        lacking = set(needed) - set(health.get("tools", ()))
         if lacking:
-            raise UsageError(f"the tool server at {config.tools.url} lacks {sorted(lacking)}: {health}")
-        _check_corpus(config, health.get("index", {}).get("corpus", ""))
+            raise UsageError(
+                f"the tool server at {config.tools.url} lacks {sorted(lacking)}: {health}; start one that has them:\n"
+                f"  {_serve_command(config, needed)}"
+            )
+        if "search" in needed:
+            _check_corpus(config, health.get("index", {}).get("corpus", ""))
     except InfrastructureError as error:
-        port = urlsplit(config.tools.url).port or 80
-        index = config.tools.index if isinstance(config.task.data, MiniwikiWorld) else "YOUR_INDEX"
         raise UsageError(
             f"no tool server answers at tools.url={config.tools.url}; start one in another terminal:\n"
-            f"  agent-rl serve-tools index={index} port={port}\n"
+            f"  {_serve_command(config, needed)}\n"
             "or let the run start its own: add tools.autostart=true"
         ) from error
+
+
+def _serve_command(config: RunConfig, names: Sequence[str]) -> str:
+    tools = "" if tuple(names) == ("search",) else f"tools=[{','.join(names)}] "
+    index = config.tools.index if isinstance(config.task.data, MiniwikiWorld) else "YOUR_INDEX"
+    searched = f"index={index} " if "search" in names else ""
+    asked = "'sql.databases={main: YOUR_FILE}' " if "sql" in names else ""
+    return f"agent-rl serve-tools {tools}{searched}{asked}port={urlsplit(config.tools.url).port or 80}"
 
 
 def _check_corpus(config: RunConfig, served: str) -> None:

@@ -27,6 +27,10 @@ class ToolCaller(Protocol):
         self, tool: str, arguments: dict[str, Any], *, session: str, deadline_s: float | None = None
     ) -> ToolResult: ...
 
+    async def end_session(self, session: str) -> None:
+        """The trajectory is over. Never raises."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class RolloutSpec:
@@ -69,6 +73,7 @@ async def run_rollout(
         _fail(trajectory, "task", error)
     finally:
         await spec.sampler.end_session(session)
+        await spec.tools.end_session(session)
         trajectory.seconds = time.perf_counter() - began
     if trajectory.stop_reason not in _UNSCORED:
         try:

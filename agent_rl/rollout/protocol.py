@@ -1,7 +1,8 @@
 """Grammars: how a policy's text asks for a tool or answers, and how an observation is written.
 
 A grammar is chosen by name (``rollout.grammar``). ``search_r1``: ``<search> query </search>`` is answered with
-``<information> ... </information>``; ``<answer> ... </answer>`` ends; ``<think>`` is the model's own.
+``<information> ... </information>``, ``<python> code </python>`` and ``<sql> query </sql>`` with
+``<output> ... </output>``; ``<answer> ... </answer>`` ends; ``<think>`` is the model's own.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ class SearchR1Grammar:
     """Tags of Search-R1 (arXiv 2503.09516). The first completed tag outside ``<think>`` wins."""
 
     name = "search_r1"
-    _tool_tags = (("search", "search", "query"), ("python", "python", "code"))  # tool, tag, argument
+    # tool, tag, argument
+    _tool_tags = (("search", "search", "query"), ("python", "python", "code"), ("sql", "sql", "query"))
     _think = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
 
     def stop_strings(self, tools: tuple[str, ...]) -> tuple[str, ...]:
@@ -90,10 +92,11 @@ class SearchR1Grammar:
         if first.group(1) == "answer":
             return ParsedTurn(AnswerAction(first.group(2).strip()), calls_in_think, dropped)
         tool, argument = tags[first.group(1)]
-        return ParsedTurn(CallAction(tool, {argument: first.group(2).strip()}), calls_in_think, dropped)
+        text = _code(first.group(2)) if argument == "code" else first.group(2).strip()
+        return ParsedTurn(CallAction(tool, {argument: text}), calls_in_think, dropped)
 
     def observation_frame(self, tool: str) -> tuple[str, str]:
-        tag = "output" if tool == "python" else "information"
+        tag = "information" if tool == "search" else "output"
         return f"\n<{tag}>\n", f"\n</{tag}>\n"
 
     def observation_text(self, result: ToolResult) -> str:
@@ -103,6 +106,12 @@ class SearchR1Grammar:
         calls = " or ".join(f"<{tag}> ... </{tag}>" for tool, tag, _ in self._tool_tags if tool in tools)
         ways = f"Call a tool with {calls}, or answer" if calls else "Answer"
         return f"\nThat was neither a call nor an answer. {ways} with <answer> ... </answer>.\n"
+
+
+def _code(text: str) -> str:
+    """Code between its tags. On a line of its own its first line keeps its indentation, which means something."""
+    beside_tag, _, below = text.partition("\n")
+    return (text.lstrip() if beside_tag.strip() else below.strip("\r\n")).rstrip()
 
 
 GRAMMARS: dict[str, Grammar] = {grammar.name: grammar for grammar in (SearchR1Grammar(),)}

@@ -30,6 +30,7 @@ from tools.protocol import ToolResult
 log = logging.getLogger(__name__)
 
 HEALTH_TIMEOUT_S = 5.0
+END_SESSION_TIMEOUT_S = 2.0
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.05, 2.0
 # failures in a row, with no success between, after which the server counts as down
 BREAKER_FAILURES = 3
@@ -101,6 +102,8 @@ class ToolClient:
         self._http: HttpPool | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._breaker = _Breaker(self.url)
+        self._idempotent: dict[str, bool] = {}  # by tool, as the server said
+        self._sessions: set[str] = set()  # for which the server may keep something
 
     async def __aenter__(self) -> ToolClient:
         return self
@@ -122,7 +125,8 @@ class ToolClient:
 
         ``deadline_s`` is the time left to the caller, in seconds; the call ends by then or by
         ``call_timeout_s``, whichever is sooner. Connection errors and a full queue are tried again until that
-        time. Cancelling drops the request, and the server drops the call if it has not started.
+        time; but a call that may have run is sent again only where the tool is idempotent. Cancelling drops the
+        request, and the server drops the call if it has not started.
 
         Raises ToolServerUnavailable (no server, or it failed), ToolOverloaded (its queue stayed full),
         ToolDeadlineExceeded (accepted, no answer in time), UsageError (token refused).
@@ -157,6 +161,23 @@ class ToolClient:
                     raise last from None
                 await asyncio.sleep(pause_s)
 
+    async def end_session(self, session: str) -> None:
+        """Tell the server that the session's trajectory is over, where a tool may keep something for it.
+
+        Never raises: what is not told is ended by the server itself after a while.
+        """
+        if session not in self._sessions:
+            return
+        self._sessions.discard(session)
+        body = json.dumps({"sessions": [session]})
+        try:
+            async with asyncio.timeout(END_SESSION_TIMEOUT_S):
+                answer = await self._pool().request("POST", "/v1/end_session", body)
+            if answer.status_code != 200:
+                log.debug("session %s was not ended: %s", session, _said(answer))
+        except (httpx.TransportError, TimeoutError) as error:
+            log.debug("session %s was not ended: %r", session, error)
+
     async def health(self) -> dict[str, Any]:
         """The server's health answer, also while it is loading (``status`` says so).
 
@@ -176,6 +197,7 @@ class ToolClient:
             raise ToolServerUnavailable(
                 f"what answers at {self.url} is not a tool server (/health: {answer.status_code})"
             )
+        self._note(body)
         return body
 
     async def _guarded_attempt(self, call: dict[str, Any], ends: float) -> ToolResult:
@@ -191,18 +213,26 @@ class ToolClient:
                 self._breaker.release()
 
     async def _attempt(self, call: dict[str, Any], ends: float) -> ToolResult:
-        body = json.dumps({"calls": [call | {"deadline_s": max(ends - time.monotonic(), 0.001)}]})
+        tool, sent = call["tool"], False
         try:
+            await self._learn(tool)
+            if call["session"] is not None and not self._idempotent.get(tool, True):
+                self._sessions.add(call["session"])
+            body = json.dumps({"calls": [call | {"deadline_s": max(ends - time.monotonic(), 0.001)}]})
+            sent = True
             answer = await self._pool().request("POST", "/v1/call", body)
         except httpx.TransportError as error:
-            # a tool that keeps state must not be called twice; search, the tool there is, keeps none
             self._breaker.failed(error)
+            if sent and not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+                self._check_repeatable(tool, error)
             raise _Retry(ToolServerUnavailable(_is_down(self.url, error))) from error
         status = answer.status_code
         if status >= 500:
             failure = ToolServerUnavailable(f"the tool server at {self.url} answered {_said(answer)}")
             if status == 503:  # still loading, or stopping; any other failure is that of one tool
                 self._breaker.failed(failure)
+            else:
+                self._check_repeatable(tool, failure)
             raise _Retry(failure)
         self._breaker.worked()
         if status == 429:
@@ -217,6 +247,27 @@ class ToolClient:
         if status != 200:
             raise ToolServerUnavailable(f"the tool server at {self.url} did not accept a call: {_said(answer)}")
         return self._read(answer, call["id"])
+
+    async def _learn(self, tool: str) -> None:
+        """Find out, once, whether a call of this tool may be sent twice. Raises httpx.TransportError."""
+        if tool not in self._idempotent:
+            answer = await self._pool().request("GET", "/health")
+            try:
+                self._note(answer.json())
+            except (ValueError, AttributeError):
+                return  # no tool server: the call itself will say so
+
+    def _note(self, health: dict[str, Any]) -> None:
+        for name, summary in health.get("tools", {}).items():
+            self._idempotent[name] = bool(summary.get("idempotent", True))
+
+    def _check_repeatable(self, tool: str, error: Exception) -> None:
+        """Raise where the call may have run and must not run twice: a tool with state would see it a second time,
+        or, where its server died, without what came before."""
+        if not self._idempotent.get(tool, True):
+            raise ToolServerUnavailable(
+                f"{tool} failed after it was called, and is not called twice: {error}"
+            ) from error
 
     def _read(self, answer: httpx.Response, identity: str) -> ToolResult:
         try:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks.base import Message, OracleTurn, Score, TaskDataError, TaskItem
 from tasks.search.data import JsonlQuestions, MiniwikiQuestions, Questions
-from tasks.search.prompts import PROMPTS, render
+from tasks.search.prompts import STYLES, TOOLS, render
 from tasks.search.scoring import (
     count_searches,
     cover_em,
@@ -39,11 +39,11 @@ class SearchTask:
 
     ``data`` mirrors the config's record: ``{"kind": "miniwiki", "seed", "passages", "question_types"}`` or
     ``{"kind": "jsonl", "train", "dev", "test", "eval_fraction"}``. ``top_k`` documents are
-    asked for per search. Raises ValueError for a setting out of range, TaskDataError for bad data.
+    asked for per search. ``tools`` are those that the prompt offers (None: ``search``). Raises ValueError for a
+    setting out of range, TaskDataError for bad data.
     """
 
     name = "search"
-    tools: tuple[str, ...] = ("search",)
 
     def __init__(
         self,
@@ -54,9 +54,10 @@ class SearchTask:
         format_bonus: float = 0.0,
         no_search_penalty: float = 0.0,
         top_k: int = 3,
+        tools: Sequence[str] | None = None,
     ) -> None:
-        if prompt not in PROMPTS:
-            raise ValueError(f"prompt={prompt!r}: choose from {', '.join(PROMPTS)}")
+        if prompt not in STYLES:
+            raise ValueError(f"prompt={prompt!r}: choose from {', '.join(STYLES)}")
         if reward not in REWARDS:
             raise ValueError(f"reward={reward!r}: choose from {', '.join(REWARDS)}")
         for setting, value in (("format_bonus", format_bonus), ("no_search_penalty", no_search_penalty)):
@@ -64,6 +65,9 @@ class SearchTask:
                 raise ValueError(f"{setting}={value} is below 0")
         if top_k < 1:
             raise ValueError(f"top_k={top_k} is below 1")
+        self.tools: tuple[str, ...] = ("search",) if tools is None else tuple(tools)
+        if unknown := sorted(set(self.tools) - set(TOOLS)):
+            raise ValueError(f"tools={unknown}: choose from {', '.join(TOOLS)}")
         self.max_score = 1.0 + format_bonus
         self.tool_arguments: Mapping[str, Mapping[str, Any]] = {"search": {"top_k": top_k}}
         self._prompt = prompt
@@ -77,7 +81,7 @@ class SearchTask:
         return self._items(split)
 
     def messages(self, item: TaskItem) -> list[Message]:
-        return [{"role": "user", "content": render(self._prompt, item.question)}]
+        return [{"role": "user", "content": render(self._prompt, item.question, self.tools)}]
 
     def score(self, item: TaskItem, response_text: str) -> Score:
         answer = extract_answer(response_text)
@@ -103,6 +107,8 @@ class SearchTask:
         return Score(value, parts)
 
     def oracle(self, item: TaskItem) -> list[OracleTurn]:
+        if "search" not in self.tools:
+            raise TaskDataError(f"demonstrations search, but tools={list(self.tools)}; use warmup.traces=0")
         queries = item.meta.get("oracle")
         if not queries:
             raise TaskDataError(

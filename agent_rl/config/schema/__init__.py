@@ -16,13 +16,14 @@ from agent_rl.config.schema.algo import (
     TokenFilterConfig,
     TokenWeightConfig,
 )
+from agent_rl.config.schema.bench import BenchSandboxConfig
 from agent_rl.config.schema.evaluation import EvalConfig
 from agent_rl.config.schema.index import BuildIndexConfig, CorpusConfig, EncoderConfig, JsonlCorpus
 from agent_rl.config.schema.model import LoraConfig, ModelConfig, SamplerConfig
 from agent_rl.config.schema.record import PathText, PositiveInt, Record
 from agent_rl.config.schema.rollout import RolloutConfig
 from agent_rl.config.schema.run import EmbeddedBackend, LoggingConfig, RunConfig
-from agent_rl.config.schema.serve import SearchToolConfig, ServeToolsConfig
+from agent_rl.config.schema.serve import PythonToolConfig, SearchToolConfig, ServeToolsConfig, SqlToolConfig
 from agent_rl.config.schema.tasks import JsonlData, MiniwikiData, MiniwikiWorld, SearchTask, TaskConfig
 from agent_rl.config.schema.tools import ToolsConfig
 from agent_rl.config.schema.train import OptimConfig, TrainConfig, WarmupConfig
@@ -30,6 +31,7 @@ from agent_rl.config.schema.train import OptimConfig, TrainConfig, WarmupConfig
 __all__ = [
     "AlarmConfig",
     "AlgoConfig",
+    "BenchSandboxConfig",
     "BuildIndexConfig",
     "CorpusConfig",
     "EmbeddedBackend",
@@ -49,6 +51,7 @@ __all__ = [
     "OverlongConfig",
     "PathText",
     "PositiveInt",
+    "PythonToolConfig",
     "Record",
     "RolloutConfig",
     "RunConfig",
@@ -56,6 +59,7 @@ __all__ = [
     "SearchTask",
     "SearchToolConfig",
     "ServeToolsConfig",
+    "SqlToolConfig",
     "TaskConfig",
     "TokenFilterConfig",
     "TokenWeightConfig",
