@@ -129,6 +129,7 @@ class EchoTask:
     """Asks ``question``; EM 1 where the text of the last answer block equals the gold. One tool: ``search``."""
 
     name = "echo"
+    grammar = "search_r1"
     tools: tuple[str, ...] = ("search",)
     tool_arguments: Mapping[str, Mapping[str, Any]] = {"search": {"top_k": 2}}
     max_score = 1.0
@@ -145,7 +146,7 @@ class EchoTask:
     def score(self, item: TaskItem, response_text: str) -> Score:
         answer = response_text.rpartition("<answer>")[2].partition("</answer>")[0].strip()
         em = float(answer == item.gold[0])
-        return Score(2 * em - 1, {"em": em})
+        return Score(2 * em - 1, {"em": em}, answer or None)
 
     def oracle(self, item: TaskItem) -> list[OracleTurn]:
         return [OracleTurn("<search>x</search>"), OracleTurn(f"<answer>{item.gold[0]}</answer>")]

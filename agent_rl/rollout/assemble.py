@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from agent_rl.config.schema import MiniwikiWorld, RunConfig
+from agent_rl.config.schema import MiniwikiWorld, PluginTask, RunConfig, SearchTask
 from agent_rl.errors import InfrastructureError, UsageError
 from agent_rl.rollout.codec import HFCodec
 from agent_rl.rollout.engine import RolloutSpec
+from agent_rl.rollout.grammars import GRAMMARS
 from agent_rl.rollout.groups import GroupPlan
 from agent_rl.rollout.limits import RolloutLimits
-from agent_rl.rollout.protocol import GRAMMARS
 from agent_rl.rollout.tool_client import ToolClient
 from agent_rl.samplers.base import Sampler
 from tasks.base import Task
@@ -31,11 +32,18 @@ log = logging.getLogger(__name__)
 
 
 def make_task(config: RunConfig) -> Task:
+    """The task of ``config.task``. Raises TaskDataError for bad data, UsageError for a plug-in that cannot be had."""
+    if isinstance(config.task, PluginTask):
+        from agent_rl.rollout.task_plugin import load_task
+
+        return load_task(config.task.path, config.task.settings)
+    from tasks.kk import KKTask
+    from tasks.math import MathTask
     from tasks.search import SearchTask
 
+    kinds: dict[str, Callable[..., Task]] = {"search": SearchTask, "kk": KKTask, "math": MathTask}
     settings = config.task.model_dump()
-    settings.pop("kind")
-    return SearchTask(settings.pop("data"), **settings)
+    return kinds[settings.pop("kind")](settings.pop("data"), **settings)
 
 
 def make_codec(config: RunConfig, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> HFCodec:
@@ -65,7 +73,7 @@ def make_spec(
         task=task,
         sampler=sampler,
         tools=tools,
-        grammar=GRAMMARS[config.rollout.grammar],
+        grammar=GRAMMARS[task.grammar if config.rollout.grammar == "auto" else config.rollout.grammar],
         codec=codec,
         limits=make_limits(config),
         temperature=temperature,
@@ -104,8 +112,11 @@ def read_token(token_file: str | None) -> str | None:
 
 
 def start_tools(config: RunConfig, stack: ExitStack) -> None:
-    """Start the run's own tool server where ``tools.autostart`` asks for one; ``stack`` stops it."""
-    if config.tools.autostart:
+    """Start the run's own tool server where ``tools.autostart`` asks for one; ``stack`` stops it.
+
+    A task without tools needs none: it is not started, whatever the setting.
+    """
+    if config.tools.autostart and make_task(config).tools:
         from agent_rl.rollout.autostart import autostarted_tool_server
 
         log = Path(config.run_dir) / "tool_server.log"
@@ -115,21 +126,25 @@ def start_tools(config: RunConfig, stack: ExitStack) -> None:
 async def check_tools(config: RunConfig, tools: ToolClient) -> None:
     """Wait until the tool server at ``tools.url`` is ready (a large index takes minutes to load).
 
-    Raises UsageError, with what to type, where none answers or it says that it cannot serve.
+    A task without tools needs no server. Raises UsageError, with what to type, where none answers or it says that
+    it cannot serve.
     """
+    wanted = set(make_task(config).tools)
+    if not wanted:
+        return
     try:
         # Polling: the server is another process, there is no event to wait on.
         while (health := await tools.health())["status"] == "loading":  # noqa: ASYNC110
             await asyncio.sleep(0.5)
         if health["status"] != "ready":
             raise UsageError(f"the tool server at {config.tools.url} cannot serve: {health}")
-        lacking = set(make_task(config).tools) - set(health.get("tools", ()))
+        lacking = wanted - set(health.get("tools", ()))
         if lacking:
             raise UsageError(f"the tool server at {config.tools.url} lacks {sorted(lacking)}: {health}")
         _check_corpus(config, health.get("index", {}).get("corpus", ""))
     except InfrastructureError as error:
         port = urlsplit(config.tools.url).port or 80
-        index = config.tools.index if isinstance(config.task.data, MiniwikiWorld) else "YOUR_INDEX"
+        index = config.tools.index if _miniwiki(config) is not None else "YOUR_INDEX"
         raise UsageError(
             f"no tool server answers at tools.url={config.tools.url}; start one in another terminal:\n"
             f"  agent-rl serve-tools index={index} port={port}\n"
@@ -137,10 +152,15 @@ async def check_tools(config: RunConfig, tools: ToolClient) -> None:
         ) from error
 
 
+def _miniwiki(config: RunConfig) -> MiniwikiWorld | None:
+    data = config.task.data if isinstance(config.task, SearchTask) else None
+    return data if isinstance(data, MiniwikiWorld) else None
+
+
 def _check_corpus(config: RunConfig, served: str) -> None:
     """Questions about one fictional encyclopedia cannot be answered from another; nothing else would show it."""
-    data = config.task.data
-    if not isinstance(data, MiniwikiWorld) or served == data.corpus_name:
+    data = _miniwiki(config)
+    if data is None or served == data.corpus_name:
         return
     found = (
         f"the questions are about {data.corpus_name!r} (task.data), but the tool server at {config.tools.url} "

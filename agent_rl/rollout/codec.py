@@ -13,11 +13,14 @@ if TYPE_CHECKING:
 
 
 class TokenCodec(Protocol):
-    """``decode`` leaves special tokens out; ``eos_ids`` end a turn."""
+    """``decode`` leaves special tokens out; ``eos_ids`` end a turn, ``eos_id`` is the one to end it with."""
 
     eos_ids: frozenset[int]
+    eos_id: int
 
-    def render(self, messages: list[Message]) -> list[int]: ...
+    def render(self, messages: list[Message]) -> list[int]:
+        """The prompt: an ``assistant`` message at the end is left open, a ``raw`` one is encoded as it stands."""
+        ...
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -47,16 +50,20 @@ class HFCodec:
         self._format = prompt_format
         # A fast tokenizer shared by threads raises "Already borrowed" (huggingface/tokenizers#537).
         self._lock = threading.Lock()
-        own = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
-        self.eos_ids = frozenset([*own, *eos_ids])
+        ends = [*([] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]), *eos_ids]
+        if not ends:
+            raise ValueError(f"neither the tokenizer of {tokenizer.name_or_path} nor its model names an end token")
+        self.eos_ids, self.eos_id = frozenset(ends), ends[0]
 
     def render(self, messages: list[Message]) -> list[int]:
-        if self._format == "plain":
+        if self._format == "plain" or messages[0]["role"] == "raw":
             return self.encode("\n".join(message["content"] for message in messages))
+        begun = messages[-1]["role"] == "assistant"  # a beginning that the policy continues
         with self._lock:
             ids = self._tokenizer.apply_chat_template(
                 [{"role": message["role"], "content": message["content"]} for message in messages],
-                add_generation_prompt=True,
+                add_generation_prompt=not begun,
+                continue_final_message=begun,
                 tokenize=True,
                 return_dict=False,
             )

@@ -17,6 +17,7 @@ from agent_rl.rollout.protocol import AnswerAction, CallAction, Grammar, NoActio
 from agent_rl.rollout.trajectory import Failure, StopReason, Trajectory, Turn
 from agent_rl.samplers.base import SampledTurn, Sampler, SamplingParams
 from tasks.base import Task, TaskItem
+from tasks.thoughts import opens_think
 from tools.protocol import ToolResult
 
 
@@ -72,7 +73,10 @@ async def run_rollout(
         trajectory.seconds = time.perf_counter() - began
     if trajectory.stop_reason not in _UNSCORED:
         try:
-            trajectory.score = spec.task.score(item, trajectory.response_text)
+            # In a thread: a scorer may wait for other processes, and the other rollouts go on meanwhile.
+            trajectory.score = await asyncio.to_thread(spec.task.score, item, trajectory.response_text)
+            if trajectory.score.answer is not None:
+                trajectory.answer = trajectory.score.answer
         except Exception as error:  # a scorer's bug must not end the step; it is counted as infrastructure
             trajectory.stop_reason = None
             _fail(trajectory, "task", error)
@@ -91,18 +95,21 @@ def _fail(trajectory: Trajectory, boundary: str, error: Exception) -> None:
 async def _run_turns(trajectory: Trajectory, spec: RolloutSpec, seed: int) -> None:
     ledger, limits = trajectory.ledger, spec.limits
     try:
-        prompt = spec.codec.render(spec.task.messages(trajectory.item))
+        messages = spec.task.messages(trajectory.item)
+        prompt = spec.codec.render(messages)
     except Exception as error:
         raise TaskError(f"rendering the prompt of {trajectory.item.id}: {error}") from error
     ledger.prompt(prompt)
     if len(prompt) > limits.max_prompt_tokens:
         trajectory.stop(StopReason.PROMPT_TOO_LONG)
         return
+    opening = "<think>" if opens_think(messages) else ""
     for turn_index in range(limits.max_turns):
         if ledger.response_length() >= limits.max_response_tokens:
             trajectory.stop(StopReason.MAX_TOKENS)
             return
-        turn, parsed = await _sample_turn(trajectory, spec, derive_seed(seed, turn_index))
+        turn, parsed = await _sample_turn(trajectory, spec, derive_seed(seed, turn_index), opening)
+        opening = ""
         trajectory.turns.append(turn)
         _count(trajectory, "calls_in_think", parsed.calls_in_think)
         _count(trajectory, "dropped_calls", parsed.dropped_calls)
@@ -127,8 +134,11 @@ async def _run_turns(trajectory: Trajectory, spec: RolloutSpec, seed: int) -> No
     trajectory.stop(StopReason.MAX_TURNS)
 
 
-async def _sample_turn(trajectory: Trajectory, spec: RolloutSpec, seed: int) -> tuple[Turn, ParsedTurn]:
-    """One policy turn. A stop string inside an open think block does not end it: sampling goes on."""
+async def _sample_turn(trajectory: Trajectory, spec: RolloutSpec, seed: int, opening: str) -> tuple[Turn, ParsedTurn]:
+    """One policy turn. A stop string inside an open think block does not end it: sampling goes on.
+
+    ``opening``: what the prompt has begun for the policy; it is read before the turn, but is not part of it.
+    """
     ledger, limits = trajectory.ledger, spec.limits
     start = len(ledger)
     began = time.perf_counter()
@@ -153,7 +163,7 @@ async def _sample_turn(trajectory: Trajectory, spec: RolloutSpec, seed: int) -> 
         assert ids == ledger.input_ids, "the ledger changed while the sampler ran"  # invariant 2
         ledger.policy(sampled.ids, sampled.logprobs, sampled.version)
         text += _kept_text(sampled, spec.codec)
-        parsed = spec.grammar.parse(text, spec.task.tools)
+        parsed = spec.grammar.parse(opening + text, spec.task.tools)
         used = len(ledger) - start
         if not (sampled.stop_string and parsed.open_think and used < budget):
             break

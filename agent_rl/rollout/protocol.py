@@ -1,7 +1,7 @@
 """Grammars: how a policy's text asks for a tool or answers, and how an observation is written.
 
-A grammar is chosen by name (``rollout.grammar``). ``search_r1``: ``<search> query </search>`` is answered with
-``<information> ... </information>``; ``<answer> ... </answer>`` ends; ``<think>`` is the model's own.
+A grammar is chosen by name (``rollout.grammar``, see ``grammars.py``). ``search_r1``: ``<search> query </search>`` is
+answered with ``<information> ... </information>``; ``<answer> ... </answer>`` ends; ``<think>`` is the model's own.
 """
 
 from __future__ import annotations
@@ -67,15 +67,18 @@ class SearchR1Grammar:
     """Tags of Search-R1 (arXiv 2503.09516). The first completed tag outside ``<think>`` wins."""
 
     name = "search_r1"
+    answer_tags: tuple[str, ...] = ("answer",)
     _tool_tags = (("search", "search", "query"), ("python", "python", "code"))  # tool, tag, argument
     _think = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
 
     def stop_strings(self, tools: tuple[str, ...]) -> tuple[str, ...]:
-        return (*(f"</{tag}>" for tool, tag, _ in self._tool_tags if tool in tools), "</answer>")
+        tags = [tag for tool, tag, _ in self._tool_tags if tool in tools]
+        return tuple(f"</{tag}>" for tag in (*tags, *self.answer_tags))
 
     def parse(self, text: str, tools: tuple[str, ...]) -> ParsedTurn:
         tags = {tag: (tool, argument) for tool, tag, argument in self._tool_tags if tool in tools}
-        pattern = re.compile(rf"<({'|'.join([*tags, 'answer'])})>(.*?)</\1>", re.DOTALL)
+        # Without any tag: a pattern that is found nowhere.
+        pattern = re.compile(rf"<({'|'.join([*tags, *self.answer_tags]) or '(?!)'})>(.*?)</\1>", re.DOTALL)
         thoughts = list(self._think.finditer(text))
         open_think = bool(thoughts) and not thoughts[-1].group(1)
         outside = self._think.sub(lambda match: " " * len(match.group()), text)
@@ -103,6 +106,3 @@ class SearchR1Grammar:
         calls = " or ".join(f"<{tag}> ... </{tag}>" for tool, tag, _ in self._tool_tags if tool in tools)
         ways = f"Call a tool with {calls}, or answer" if calls else "Answer"
         return f"\nThat was neither a call nor an answer. {ways} with <answer> ... </answer>.\n"
-
-
-GRAMMARS: dict[str, Grammar] = {grammar.name: grammar for grammar in (SearchR1Grammar(),)}

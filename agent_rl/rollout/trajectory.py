@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from agent_rl.rollout.ledger import Author, TokenLedger
-from tasks.base import Score, TaskItem
+from tasks.base import TURN_END, Score, TaskItem
 
 
 class StopReason(StrEnum):
@@ -76,8 +76,8 @@ class Trajectory:
 
     @property
     def response_text(self) -> str:
-        """What the model wrote in all its turns; no prompt, no tool output."""
-        return "".join(turn.text for turn in self.turns)
+        """What the model wrote in all its turns, joined by ``TURN_END``; no prompt, no tool output."""
+        return TURN_END.join(turn.text.replace(TURN_END, " ") for turn in self.turns)
 
     @property
     def searches(self) -> int:

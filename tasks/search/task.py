@@ -43,6 +43,7 @@ class SearchTask:
     """
 
     name = "search"
+    grammar = "search_r1"
     tools: tuple[str, ...] = ("search",)
 
     def __init__(

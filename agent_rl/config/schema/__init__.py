@@ -14,7 +14,16 @@ from agent_rl.config.schema.record import PathText, PositiveInt, Record
 from agent_rl.config.schema.rollout import RolloutConfig
 from agent_rl.config.schema.run import EmbeddedBackend, LoggingConfig, RunConfig
 from agent_rl.config.schema.serve import SearchToolConfig, ServeToolsConfig
-from agent_rl.config.schema.tasks import JsonlData, MiniwikiData, MiniwikiWorld, SearchTask, TaskConfig
+from agent_rl.config.schema.tasks import (
+    JsonlData,
+    KKTask,
+    MathTask,
+    MiniwikiData,
+    MiniwikiWorld,
+    PluginTask,
+    SearchTask,
+    TaskConfig,
+)
 from agent_rl.config.schema.tools import ToolsConfig
 from agent_rl.config.schema.train import OptimConfig, TrainConfig, WarmupConfig
 
@@ -27,9 +36,11 @@ __all__ = [
     "EvalConfig",
     "JsonlCorpus",
     "JsonlData",
+    "KKTask",
     "KLConfig",
     "LoggingConfig",
     "LoraConfig",
+    "MathTask",
     "MiniwikiData",
     "MiniwikiWorld",
     "ModelConfig",
@@ -37,6 +48,7 @@ __all__ = [
     "PathText",
     "PositiveInt",
     "Record",
+    "PluginTask",
     "RolloutConfig",
     "RunConfig",
     "SamplerConfig",

@@ -17,7 +17,7 @@ from agent_rl.config.schema.record import (
 
 
 class RolloutConfig(Record):
-    grammar: Literal["search_r1"] = "search_r1"
+    grammar: Literal["auto", "search_r1", "plain"] = Field("auto", description="auto: the one of the task's prompts")
     temperature: NonNegativeFloat = 1.0
     max_turns: PositiveInt = Field(4, description="policy turns, the answering one included")
     max_turn_tokens: PositiveInt = 256
