@@ -89,3 +89,7 @@ class TaskDataError(ValueError):
     """A row of a dataset cannot be used; the message names file, line and key."""
 
     exit_code = 1
+
+
+class EmptySplit(TaskDataError):
+    """A split has no items, though others may: no file was given for it, or no row fell into it."""

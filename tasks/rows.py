@@ -105,7 +105,9 @@ def _json_list(path: Path) -> Iterator[tuple[str, Any]]:
         raise TaskDataError(f"{path}: unreadable: {error}") from error
     if not isinstance(rows, list):
         raise TaskDataError(f"{path}: should be a list of objects, not {type(rows).__name__}")
-    yield from ((f"{path}: row {number}", row) for number, row in enumerate(rows, start=1))
+    for number, row in enumerate(rows, start=1):
+        # A conversation as a bare list (Open-Reasoner-Zero) gets a key to stand under.
+        yield f"{path}: row {number}", {"turns": row} if isinstance(row, list) else row
 
 
 def _parsed(text: str, where: str) -> Any:

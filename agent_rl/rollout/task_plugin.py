@@ -6,20 +6,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from agent_rl.config.installed_tasks import installed_tasks
 from agent_rl.errors import UsageError
 from tasks.base import Task
-
-GROUP = "agent_rl.tasks"
-
-
-def plugin_names() -> list[str]:
-    """The tasks that installed packages offer (entry points of the group ``agent_rl.tasks``)."""
-    return sorted(point.name for point in entry_points(group=GROUP))
 
 
 def load_task(path: str, settings: dict[str, Any]) -> Task:
@@ -29,6 +22,8 @@ def load_task(path: str, settings: dict[str, Any]) -> Task:
     settings, or where what it makes lacks a member of ``tasks.base.Task``. What the task's own code raises passes
     through.
     """
+    if not path:
+        raise UsageError("task.path is empty: write task=my_task.py:MyTask, or the name of an installed task")
     factory = _entry_point(path) if ":" not in path else _attribute(path)
     if not callable(factory):
         raise UsageError(f"task.path={path}: is a {type(factory).__name__}, not a class that makes a task")
@@ -48,14 +43,14 @@ def _members() -> set[str]:
 
 
 def _entry_point(name: str) -> Any:
-    found = next((point for point in entry_points(group=GROUP) if point.name == name), None)
-    if found is None:
-        known = ", ".join(plugin_names()) or "none"
+    tasks = installed_tasks()
+    if name not in tasks:
+        known = ", ".join(tasks) or "none"
         raise UsageError(
             f"task.path={name}: no installed package offers this task (they offer: {known}); "
             "for a file write task.path=my_task.py:MyTask"
         )
-    return found.load()
+    return tasks[name].load()
 
 
 def _attribute(path: str) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-from tasks.base import TaskDataError, TaskItem
+from tasks.base import EmptySplit, TaskDataError, TaskItem
 from tasks.draw import Draw
 from tasks.kk import generator, wording
 from tasks.kk.statements import solve
@@ -57,7 +57,7 @@ class PuzzleFiles:
     def items(self, split: str) -> Sequence[TaskItem]:
         files = self._files.get(split)
         if not files:
-            raise TaskDataError(f"no puzzles for split {split!r}: set task.data.{split}=[file]")
+            raise EmptySplit(f"no puzzles for split {split!r}: set task.data.{split}=[file]")
         found: dict[str, TaskItem] = {}
         for file in files:
             for where, row in read_rows(file):

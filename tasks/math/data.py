@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-from tasks.base import TaskDataError, TaskItem
+from tasks.base import EmptySplit, TaskDataError, TaskItem
 from tasks.math.generator import problems
 from tasks.rows import need, read_rows
 
@@ -48,7 +48,7 @@ class ProblemFiles:
     def items(self, split: str) -> Sequence[TaskItem]:
         files = self._files.get(split)
         if not files:
-            raise TaskDataError(f"no problems for split {split!r}: set task.data.{split}=[file]")
+            raise EmptySplit(f"no problems for split {split!r}: set task.data.{split}=[file]")
         found, times = [], dict[str, int]()
         for file in files:
             for where, row in read_rows(file):

@@ -15,6 +15,7 @@ from agent_rl.config.schema.rollout import RolloutConfig
 from agent_rl.config.schema.run import EmbeddedBackend, LoggingConfig, RunConfig
 from agent_rl.config.schema.serve import SearchToolConfig, ServeToolsConfig
 from agent_rl.config.schema.tasks import (
+    FileList,
     JsonlData,
     KKTask,
     MathTask,
@@ -34,6 +35,7 @@ __all__ = [
     "EmbeddedBackend",
     "EncoderConfig",
     "EvalConfig",
+    "FileList",
     "JsonlCorpus",
     "JsonlData",
     "KKTask",

@@ -16,8 +16,13 @@ from agent_rl.config.schema.record import (
     Record,
 )
 
+
+def _as_tuple(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+
+
 # Files of a data set, each a path or hf://datasets/<owner>/<name>/<file>; one may be given without brackets.
-FileList = Annotated[tuple[PathText, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
+FileList = Annotated[tuple[PathText, ...], BeforeValidator(_as_tuple)]
 
 
 class MiniwikiWorld(Record):
@@ -127,7 +132,7 @@ class PluginTask(Record):
     """A task of your own: see docs/adding_a_task.md."""
 
     kind: Literal["plugin"] = "plugin"
-    path: PathText = Field(description="file.py:Class, package.module:Class, or the name of an entry point")
+    path: str = Field("", description="file.py:Class, package.module:Class, or the name of an entry point")
     settings: dict[str, Any] = Field({}, description="keyword arguments of the class")
 
 
