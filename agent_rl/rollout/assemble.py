@@ -78,6 +78,7 @@ def make_spec(
         limits=make_limits(config),
         temperature=temperature,
         correct_invalid_action=config.rollout.correct_invalid_action,
+        overlong_buffer_tokens=config.rollout.overlong_buffer_tokens,
     )
 
 

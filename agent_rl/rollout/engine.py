@@ -13,10 +13,11 @@ from agent_rl.rollout.codec import TokenCodec
 from agent_rl.rollout.ledger import TokenLedger
 from agent_rl.rollout.limits import RolloutLimits
 from agent_rl.rollout.observation import fit_observation
+from agent_rl.rollout.overlong import overlong_penalty
 from agent_rl.rollout.protocol import AnswerAction, CallAction, Grammar, NoAction, ParsedTurn
 from agent_rl.rollout.trajectory import Failure, StopReason, Trajectory, Turn
 from agent_rl.samplers.base import SampledTurn, Sampler, SamplingParams
-from tasks.base import Task, TaskItem
+from tasks.base import Score, Task, TaskItem
 from tasks.thoughts import opens_think
 from tools.protocol import ToolResult
 
@@ -41,6 +42,7 @@ class RolloutSpec:
     limits: RolloutLimits
     temperature: float = 1.0
     correct_invalid_action: bool = False
+    overlong_buffer_tokens: int = 0
 
 
 def derive_seed(*parts: object) -> int:
@@ -73,15 +75,25 @@ async def run_rollout(
         trajectory.seconds = time.perf_counter() - began
     if trajectory.stop_reason not in _UNSCORED:
         try:
-            # In a thread: a scorer may wait for other processes, and the other rollouts go on meanwhile.
-            trajectory.score = await asyncio.to_thread(spec.task.score, item, trajectory.response_text)
-            if trajectory.score.answer is not None:
-                trajectory.answer = trajectory.score.answer
+            trajectory.score = await _score(trajectory, spec)
         except Exception as error:  # a scorer's bug must not end the step; it is counted as infrastructure
             trajectory.stop_reason = None
             _fail(trajectory, "task", error)
     trajectory.check()
     return trajectory
+
+
+async def _score(trajectory: Trajectory, spec: RolloutSpec) -> Score:
+    # In a thread: a scorer may wait for other processes, and the other rollouts go on meanwhile.
+    score = await asyncio.to_thread(spec.task.score, trajectory.item, trajectory.response_text)
+    if score.answer is not None:
+        trajectory.answer = score.answer
+    if not spec.overlong_buffer_tokens:
+        return score
+    penalty = overlong_penalty(
+        trajectory.ledger.response_length(), spec.limits.max_response_tokens, spec.overlong_buffer_tokens
+    )
+    return replace(score, value=score.value + penalty, parts={**score.parts, "overlong": penalty})
 
 
 _UNSCORED = (StopReason.FAILED, StopReason.ROLLOUT_TIMEOUT, StopReason.PROMPT_TOO_LONG)

@@ -26,6 +26,9 @@ class RolloutConfig(Record):
     max_prompt_tokens: PositiveInt = 1024
     rollout_timeout_s: PositiveFloat = 300.0
     correct_invalid_action: bool = Field(False, description="answer a turn without call or answer with a hint")
+    overlong_buffer_tokens: NonNegativeInt = Field(
+        0, description="last tokens of max_response_tokens over which the reward falls by up to 1 (DAPO); 0: off"
+    )
     group_size: PositiveInt = 8
     min_group: PositiveInt = Field(2, description="scored members a group needs to be trained on")
     retries: NonNegativeInt = Field(1, description="times a trajectory broken by infrastructure is run again")

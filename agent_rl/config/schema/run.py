@@ -59,6 +59,9 @@ class RunConfig(Record):
             )
         if self.rollout.min_group > group:
             faults.append(f"rollout.min_group={self.rollout.min_group} is above rollout.group_size={group}")
+        buffer, limit = self.rollout.overlong_buffer_tokens, self.rollout.max_response_tokens
+        if buffer > limit:
+            faults.append(f"rollout.overlong_buffer_tokens={buffer} is above rollout.max_response_tokens={limit}")
         sequences = self.train.prompts_per_step * group
         if self.train.updates_per_rollout > self.train.prompts_per_step:
             faults.append(
