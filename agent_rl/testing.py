@@ -33,6 +33,9 @@ class ToyCodec:
     def render(self, messages: list[Message]) -> list[int]:
         return self.encode("\n".join(message["content"] for message in messages))
 
+    def turn_frames(self, role: str, count: int) -> list[str]:
+        return [f"|{role}:", *[f"|{role}:"] * (count - 1), "|assistant:"]
+
     def encode(self, text: str) -> list[int]:
         ids: list[int] = []
         while text:

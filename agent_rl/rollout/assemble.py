@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from agent_rl.config.schema import MiniwikiWorld, PluginTask, RunConfig, SearchTask
 from agent_rl.errors import InfrastructureError, UsageError
 from agent_rl.rollout.codec import HFCodec
 from agent_rl.rollout.engine import RolloutSpec
-from agent_rl.rollout.grammars import GRAMMARS
+from agent_rl.rollout.grammars import make_grammar
 from agent_rl.rollout.groups import GroupPlan
 from agent_rl.rollout.limits import RolloutLimits
 from agent_rl.rollout.tool_client import ToolClient
@@ -46,11 +46,23 @@ def make_task(config: RunConfig) -> Task:
     return kinds[settings.pop("kind")](settings.pop("data"), **settings)
 
 
-def make_codec(config: RunConfig, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> HFCodec:
-    """The codec with every id that ends a turn: the tokenizer's and those of the generation config."""
+def grammar_name(config: RunConfig, task: Task) -> str:
+    return task.grammar if config.rollout.grammar == "auto" else config.rollout.grammar
+
+
+def make_codec(
+    config: RunConfig,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    tool_schemas: Sequence[dict[str, Any]] = (),
+) -> HFCodec:
+    """The codec with every id that ends a turn: the tokenizer's and those of the generation config.
+
+    ``tool_schemas``: what ``check_tools`` found, for prompts that describe the tools by the chat template.
+    """
     eos = getattr(model.generation_config, "eos_token_id", None)
     ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
-    return HFCodec(tokenizer, config.model.prompt_format, ids)
+    return HFCodec(tokenizer, config.model.prompt_format, ids, tool_schemas)
 
 
 def make_limits(config: RunConfig) -> RolloutLimits:
@@ -73,7 +85,7 @@ def make_spec(
         task=task,
         sampler=sampler,
         tools=tools,
-        grammar=GRAMMARS[task.grammar if config.rollout.grammar == "auto" else config.rollout.grammar],
+        grammar=make_grammar(grammar_name(config, task), codec, config.rollout.max_calls_per_turn),
         codec=codec,
         limits=make_limits(config),
         temperature=temperature,
@@ -124,15 +136,17 @@ def start_tools(config: RunConfig, stack: ExitStack) -> None:
         stack.enter_context(autostarted_tool_server(config.tools, log))
 
 
-async def check_tools(config: RunConfig, tools: ToolClient) -> None:
+async def check_tools(config: RunConfig, tools: ToolClient) -> list[dict[str, Any]]:
     """Wait until the tool server at ``tools.url`` is ready (a large index takes minutes to load).
 
-    A task without tools needs no server. Raises UsageError, with what to type, where none answers or it says that
-    it cannot serve.
+    What it returns is for ``make_codec``: the schemas of the task's tools where the grammar has the chat template
+    describe them, else nothing. A task without tools needs no server. Raises UsageError, with what to type, where
+    none answers or it says that it cannot serve.
     """
-    wanted = set(make_task(config).tools)
+    task = make_task(config)
+    wanted = set(task.tools)
     if not wanted:
-        return
+        return []
     try:
         # Polling: the server is another process, there is no event to wait on.
         while (health := await tools.health())["status"] == "loading":  # noqa: ASYNC110
@@ -143,6 +157,9 @@ async def check_tools(config: RunConfig, tools: ToolClient) -> None:
         if lacking:
             raise UsageError(f"the tool server at {config.tools.url} lacks {sorted(lacking)}: {health}")
         _check_corpus(config, health.get("index", {}).get("corpus", ""))
+        if grammar_name(config, task) != "hermes":
+            return []
+        return [schema for schema in await tools.schemas() if schema["name"] in wanted]
     except InfrastructureError as error:
         port = urlsplit(config.tools.url).port or 80
         index = config.tools.index if _miniwiki(config) is not None else "YOUR_INDEX"

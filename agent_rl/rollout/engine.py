@@ -142,7 +142,10 @@ async def _run_turns(trajectory: Trajectory, spec: RolloutSpec, seed: int) -> No
         if turn_index + 1 == limits.max_turns:
             # No turn is left to read an observation in: do not spend a tool call on it.
             break
-        await _observe(trajectory, spec, parsed.action)
+        if isinstance(parsed.action, NoAction):
+            _correct(trajectory, spec)
+        else:
+            await _observe(trajectory, spec, (parsed.action, *parsed.further))
     trajectory.stop(StopReason.MAX_TURNS)
 
 
@@ -197,36 +200,65 @@ def _kept_text(sampled: SampledTurn, codec: TokenCodec) -> str:
     return text[: end + len(sampled.stop_string)]
 
 
-async def _observe(trajectory: Trajectory, spec: RolloutSpec, action: CallAction | NoAction) -> None:
-    """Run the call (or write the hint for a turn without one) and append what the policy will see."""
-    ledger, limits = trajectory.ledger, spec.limits
-    room = min(limits.max_observation_tokens, limits.max_response_tokens - ledger.response_length())
-    turn = trajectory.turns[-1]
-    if isinstance(action, NoAction):
-        text = spec.grammar.correction(spec.task.tools)
-        ledger.observation(spec.codec.encode(text)[: max(room, 0)])
-        trajectory.turns[-1] = replace(turn, observation=text)
-        return
+def _correct(trajectory: Trajectory, spec: RolloutSpec) -> None:
+    """Append the hint for a turn with neither call nor answer."""
+    text = spec.grammar.correction(spec.task.tools)
+    trajectory.ledger.observation(spec.codec.encode(text)[: max(_room(trajectory, spec.limits), 0)])
+    trajectory.turns[-1] = replace(trajectory.turns[-1], observation=text)
+
+
+async def _observe(trajectory: Trajectory, spec: RolloutSpec, calls: tuple[CallAction, ...]) -> None:
+    """Make the calls of a turn, all at once, and append what the policy will see of them."""
     began = time.perf_counter()
+    # A group, so that one call's failure of infrastructure ends the others too.
+    try:
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(_call(call, trajectory, spec)) for call in calls]
+    except ExceptionGroup as several:
+        raise several.exceptions[0] from several
+    made = [task.result() for task in running]
+    frames = spec.grammar.observation_frames(tuple(call.tool for call in calls))
+    texts, room = [], _room(trajectory, spec.limits)
+    for place, (_, result) in enumerate(made):
+        _count(trajectory, f"tool_{result.status}", 1)
+        last = place + 1 == len(made)
+        frame = (frames[place], frames[-1] if last else "")
+        share = room // (len(made) - place)  # what one result leaves over is the next one's
+        ids, text, cut = fit_observation(spec.grammar.observation_text(result), frame, share, spec.codec)
+        _count(trajectory, "truncated_observation", int(cut))
+        trajectory.ledger.observation(ids)
+        room -= len(ids)
+        texts.append(text)
+    (arguments, first), further = made[0], made[1:]
+    trajectory.turns[-1] = replace(
+        trajectory.turns[-1],
+        tool=calls[0].tool,
+        arguments=arguments,
+        tool_status=first.status,
+        observation="".join(texts),
+        further_calls=tuple(
+            (call.tool, given, result.status) for call, (given, result) in zip(calls[1:], further, strict=True)
+        ),
+        tool_s=time.perf_counter() - began,
+        tool_queued_s=max(result.queued_s for _, result in made),
+    )
+
+
+async def _call(call: CallAction, trajectory: Trajectory, spec: RolloutSpec) -> tuple[dict[str, Any], ToolResult]:
+    """The arguments as they were sent, and the result."""
+    if call.fault is not None:
+        return call.arguments, ToolResult("", "invalid", call.fault)
     # The policy's own arguments come last: it may ask for what the tool's schema lets it ask for.
-    arguments = {**spec.task.tool_arguments.get(action.tool, {}), **action.arguments}
-    result = await spec.tools.call(action.tool, arguments, session=trajectory.session, deadline_s=limits.tool_timeout_s)
+    arguments = {**spec.task.tool_arguments.get(call.tool, {}), **call.arguments}
+    deadline_s = spec.limits.tool_timeout_s
+    result = await spec.tools.call(call.tool, arguments, session=trajectory.session, deadline_s=deadline_s)
     if result.status == "overloaded":
         raise ToolOverloaded(f"the tool server did not start the call: {result.text}")
-    _count(trajectory, f"tool_{result.status}", 1)
-    body = spec.grammar.observation_text(result)
-    ids, text, cut = fit_observation(body, spec.grammar.observation_frame(action.tool), room, spec.codec)
-    _count(trajectory, "truncated_observation", int(cut))
-    ledger.observation(ids)
-    trajectory.turns[-1] = replace(
-        turn,
-        tool=action.tool,
-        arguments=arguments,
-        tool_status=result.status,
-        observation=text,
-        tool_s=time.perf_counter() - began,
-        tool_queued_s=result.queued_s,
-    )
+    return arguments, result
+
+
+def _room(trajectory: Trajectory, limits: RolloutLimits) -> int:
+    return min(limits.max_observation_tokens, limits.max_response_tokens - trajectory.ledger.response_length())
 
 
 def _count(trajectory: Trajectory, name: str, amount: int) -> None:

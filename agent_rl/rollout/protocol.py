@@ -15,10 +15,11 @@ from tools.protocol import ToolResult
 
 @dataclass(frozen=True, slots=True)
 class CallAction:
-    """The policy asks for a tool."""
+    """The policy asks for a tool. ``fault``: the call cannot be made, and this is what the policy is told."""
 
     tool: str
     arguments: dict[str, Any]
+    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +36,16 @@ class NoAction:
 
 @dataclass(frozen=True, slots=True)
 class ParsedTurn:
-    """What one turn asks for. ``open_think``: the text ends inside a think block, so the turn is not over."""
+    """What one turn asks for. ``open_think``: the text ends inside a think block, so the turn is not over.
+
+    ``further``: calls of the same turn that are made together with ``action``.
+    """
 
     action: CallAction | AnswerAction | NoAction
     calls_in_think: int = 0
     dropped_calls: int = 0
     open_think: bool = False
+    further: tuple[CallAction, ...] = ()
 
 
 class Grammar(Protocol):
@@ -52,8 +57,8 @@ class Grammar(Protocol):
         """Read one policy turn. Never raises: whatever a model writes is data."""
         ...
 
-    def observation_frame(self, tool: str) -> tuple[str, str]:
-        """What stands before and after a tool's output (template separators included)."""
+    def observation_frames(self, tools: tuple[str, ...]) -> list[str]:
+        """What stands before, between and after the outputs of ``tools`` (template separators included)."""
         ...
 
     def observation_text(self, result: ToolResult) -> str: ...
@@ -95,9 +100,9 @@ class SearchR1Grammar:
         tool, argument = tags[first.group(1)]
         return ParsedTurn(CallAction(tool, {argument: first.group(2).strip()}), calls_in_think, dropped)
 
-    def observation_frame(self, tool: str) -> tuple[str, str]:
-        tag = "output" if tool == "python" else "information"
-        return f"\n<{tag}>\n", f"\n</{tag}>\n"
+    def observation_frames(self, tools: tuple[str, ...]) -> list[str]:
+        tag = "output" if tools == ("python",) else "information"  # one call a turn: the first completed tag
+        return [f"\n<{tag}>\n", f"\n</{tag}>\n"]
 
     def observation_text(self, result: ToolResult) -> str:
         return result.text.strip()

@@ -86,14 +86,14 @@ def _run(config: RunConfig, log: Log, *, rl: bool) -> TrainResult:
             return TrainResult(run_dir.path, start.step)
         task = make_task(config)
         start_tools(config, stack)
-        asyncio.run(_check_server(config))  # before the model is loaded: the commonest mistake is quick to see
+        schemas = asyncio.run(_check_server(config))  # before the model is loaded: the commonest mistake, shown early
         if config.backend.threads:
             import torch
 
             torch.set_num_threads(config.backend.threads)
         model, tokenizer = load_model(resolve_model_path(config.model.path), config.model)
         policy = Policy(model, config.model, config.train.optim)
-        trainer = Trainer(config, run_dir, task, policy, tokenizer, log)
+        trainer = Trainer(config, run_dir, task, policy, tokenizer, log, schemas)
         stack.callback(trainer.close)
         if start is not None:
             trainer.resume(start)
@@ -108,21 +108,30 @@ def _all_done(config: RunConfig, step: int, *, rl: bool) -> bool:
     return step >= (config.train.steps if rl else 0)
 
 
-async def _check_server(config: RunConfig) -> None:
+async def _check_server(config: RunConfig) -> list[dict[str, Any]]:
     async with make_tools(config) as tools:
-        await check_tools(config, tools)
+        return await check_tools(config, tools)
 
 
 class Trainer:
     """State of one run. ``step`` counts finished RL steps; -1 before the warm-up is over."""
 
-    def __init__(self, config: RunConfig, run_dir: RunDir, task: Any, policy: Policy, tokenizer: Any, log: Log) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        run_dir: RunDir,
+        task: Any,
+        policy: Policy,
+        tokenizer: Any,
+        log: Log,
+        tool_schemas: Sequence[dict[str, Any]] = (),
+    ) -> None:
         from agent_rl.samplers.hf import HFSampler
 
         self.config, self.run_dir, self.task, self.policy = config, run_dir, task, policy
         self.tokenizer, self.log = tokenizer, log
         self.objective = Objective(config.algo)
-        self.codec = make_codec(config, policy.model, tokenizer)
+        self.codec = make_codec(config, policy.model, tokenizer, tool_schemas)
         self.sampler: HFSampler = HFSampler(policy.model, self.codec, max_batch=config.sampler.max_batch)
         self.metrics = MetricsLog(run_dir.path, config.logging, config.model_dump(mode="json"), log)
         self.step = -1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -46,7 +47,6 @@ class SearchTask:
     """
 
     name = "search"
-    grammar = "search_r1"
     tools: tuple[str, ...] = ("search",)
 
     def __init__(
@@ -70,6 +70,7 @@ class SearchTask:
             raise ValueError(f"top_k={top_k} is below 1")
         self.max_score = 1.0 + format_bonus
         self.tool_arguments: Mapping[str, Mapping[str, Any]] = {"search": {"top_k": top_k}}
+        self.grammar = "hermes" if prompt == "hermes" else "search_r1"
         self._prompt = prompt
         self._reward = reward
         self._format_bonus = format_bonus
@@ -137,12 +138,18 @@ class SearchTask:
         turns.append(("answer", answer, "The passages give the answer."))
         thoughts = self._prompt != "brief"
         texts = [
-            (f"<think> {thought} </think>\n" if thoughts else "") + f"<{tag}> {text} </{tag}>"
+            (f"<think> {thought} </think>\n" if thoughts else "") + self._written(tag, text)
             for tag, text, thought in turns
         ]
         if opens_think(self.messages(item)):  # the prompt's own <think> begins the first thought
             texts[0] = texts[0].removeprefix("<think>")
         return [OracleTurn(text) for text in texts]
+
+    def _written(self, tag: str, text: str) -> str:
+        if self.grammar == "hermes" and tag == "search":
+            call = json.dumps({"name": "search", "arguments": {"query": text}}, ensure_ascii=False)
+            return f"<tool_call>\n{call}\n</tool_call>"
+        return f"<{tag}> {text} </{tag}>"
 
 
 def _questions(data: Mapping[str, Any]) -> Questions:

@@ -9,9 +9,9 @@ import pytest
 from agent_rl.config.compose import compose
 from agent_rl.errors import ConfigError
 from agent_rl.rollout.engine import RolloutSpec, run_rollout
-from agent_rl.rollout.grammars import GRAMMARS
 from agent_rl.rollout.limits import RolloutLimits
 from agent_rl.rollout.overlong import overlong_penalty
+from agent_rl.rollout.protocol import SearchR1Grammar
 from agent_rl.testing import EchoTask, ScriptedSampler, ScriptedTools, ToyCodec
 
 
@@ -35,7 +35,7 @@ def test_it_is_part_of_the_reward(buffer, value):
         task=task,
         sampler=ScriptedSampler(codec, {"*": [answer]}),
         tools=ScriptedTools(lambda *_: ""),
-        grammar=GRAMMARS["search_r1"],
+        grammar=SearchR1Grammar(),
         codec=codec,
         limits=RolloutLimits(max_response_tokens=40),
         overlong_buffer_tokens=buffer,

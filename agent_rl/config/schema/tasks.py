@@ -61,7 +61,9 @@ class JsonlData(Record):
 class SearchTask(Record):
     kind: Literal["search"] = "search"
     data: Annotated[MiniwikiData | JsonlData, Field(discriminator="kind")] = MiniwikiData()
-    prompt: Literal["brief", "full", "dataset"] = Field("full", description="dataset: the row's own prompt, untouched")
+    prompt: Literal["brief", "full", "hermes", "dataset"] = Field(
+        "full", description="hermes: for the model's own function calling; dataset: the row's own prompt, untouched"
+    )
     reward: Literal["em_pm1", "em", "f1"] = Field("em_pm1", description="em_pm1: +1 / -1 (Eq. 14); em: 1 / 0")
     format_bonus: NonNegativeFloat = Field(0.0, description="added where the tags are complete and in order")
     no_search_penalty: NonNegativeFloat = Field(0.0, description="taken off where the answer came without a search")
