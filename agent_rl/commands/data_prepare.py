@@ -100,8 +100,8 @@ def _convert(known: PublicSet, files: Sequence[str], target: Path) -> int:
 
 
 def _fetched(file: SourceFile) -> str:
-    """A path that ``read_rows`` takes: the hub's files it fetches itself, others lie in our cache."""
-    if not file.address.startswith("https://"):
+    """A path that ``read_rows`` takes: a pinned file is downloaded into our cache, the hub's it fetches itself."""
+    if file.git_blob is None:
         return file.address
     from retrieval_index.download import download
     from retrieval_index.errors import ChecksumError, FetchError
