@@ -28,7 +28,7 @@ def add_parser(subparsers: Any) -> None:
             "agent-rl data check task=search",
             "agent-rl data check task.data.kind=jsonl task.data.train=questions.jsonl",
             "agent-rl data check task=kk",
-            "agent-rl data check task=math task.data.kind=files task.data.test=data/math500/test.jsonl",
+            "agent-rl data check task=math task.data.kind=files task.data.test=[data/math500/test.jsonl]",
         ],
     )
 

@@ -20,15 +20,15 @@ _ANSWER_KEYS = ("answers", "all_answers", "final_answer", "answer", "golden_answ
 class GeneratedProblems:
     """``train``, ``dev`` and ``test`` problems from ``seed``."""
 
-    def __init__(self, seed: int, train: int, dev: int, test: int) -> None:
-        self._seed = seed
+    def __init__(self, seed: int, train: int, dev: int, test: int, largest: int = 20) -> None:
+        self._seed, self._largest = seed, largest
         self._counts = {"train": train, "dev": dev, "test": test}
 
     def items(self, split: str) -> Sequence[TaskItem]:
         if split not in SPLITS:
             raise TaskDataError(f"split {split!r} is unknown: choose from {', '.join(SPLITS)}")
         try:
-            found = list(islice(problems(self._seed, split), self._counts[split]))
+            found = list(islice(problems(self._seed, split, largest=self._largest), self._counts[split]))
         except ValueError as error:
             raise TaskDataError(f"task.data.{split}={self._counts[split]}: {error}") from error
         return [

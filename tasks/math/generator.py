@@ -20,16 +20,23 @@ class Problem(NamedTuple):
     answer: str
 
 
-def problems(seed: int, split: str) -> Iterator[Problem]:
+def problems(seed: int, split: str, *, largest: int = 20) -> Iterator[Problem]:
     """Different problems without end; their text alone decides which split they belong to, whatever the seed.
 
-    Raises ValueError where there are none left.
+    ``largest`` is about how large the numbers are.
+
+    Raises ValueError where there are none left, or for ``largest`` below 10.
     """
-    draw = Draw("math", seed, split)
+    if largest < 10:
+        raise ValueError(f"largest={largest} is below 10")
+    return _stream(Draw("math", seed, split, largest), split, largest)
+
+
+def _stream(draw: Draw, split: str, largest: int) -> Iterator[Problem]:
     seen: set[str] = set()
     misses = 0
     while misses < _MAX_MISSES:
-        problem = draw.one(_KINDS)(draw)
+        problem = draw.one(_KINDS)(draw, largest)
         if problem.text in seen or _split_of(problem.text) != split:
             misses += 1
             continue
@@ -60,12 +67,18 @@ def _problem(text: str, steps: str, answer: Fraction | int) -> Problem:
     return Problem(text, f"{steps} The answer is $\\boxed{{{written}}}$.", written)
 
 
-def _sum_of_products(draw: Draw) -> Problem:
-    a, b, c = draw.between(2, 60), draw.between(2, 12), draw.between(2, 12)
-    return _problem(f"Compute ${a} + {b} \\cdot {c}$.", f"${b} \\cdot {c} = {b * c}$ and ${a} + {b * c}$.", a + b * c)
+def _difference(draw: Draw, largest: int) -> Problem:
+    a, b = draw.between(2, 5 * largest), draw.between(2, 5 * largest)
+    return _problem(f"Compute ${a} - {b}$.", f"${a} - {b} = {a - b}$.", a - b)
 
 
-def _sum_of_fractions(draw: Draw) -> Problem:
+def _sum_of_products(draw: Draw, largest: int) -> Problem:
+    a, b, c = draw.between(2, 2 * largest), draw.between(2, 9), draw.between(2, 9)
+    steps = f"${b} \\cdot {c} = {b * c}$, and ${a} + {b * c} = {a + b * c}$."
+    return _problem(f"Compute ${a} + {b} \\cdot {c}$.", steps, a + b * c)
+
+
+def _sum_of_fractions(draw: Draw, largest: int) -> Problem:
     b, d = draw.between(2, 9), draw.between(2, 9)
     a, c = draw.between(1, b - 1), draw.between(1, d - 1)
     common = b * d // gcd(b, d)
@@ -74,27 +87,28 @@ def _sum_of_fractions(draw: Draw) -> Problem:
     return _problem(f"Add $\\frac{{{a}}}{{{b}}} + \\frac{{{c}}}{{{d}}}$.", steps, Fraction(x + y, common))
 
 
-def _linear_equation(draw: Draw) -> Problem:
-    a, b, c = draw.between(2, 9), draw.between(1, 40), draw.between(1, 90)
-    steps = f"${a}x = {c} - {b} = {c - b}$, so $x = {latex(Fraction(c - b, a))}$."
-    return _problem(f"Solve ${a}x + {b} = {c}$ for $x$.", steps, Fraction(c - b, a))
+def _linear_equation(draw: Draw, largest: int) -> Problem:
+    a, b, x = draw.between(2, 9), draw.between(1, largest), draw.between(1, largest)
+    c = a * x + b
+    steps = f"${a}x = {c} - {b} = {c - b}$, so $x = {x}$."
+    return _problem(f"Solve ${a}x + {b} = {c}$ for $x$.", steps, x)
 
 
-def _percentage(draw: Draw) -> Problem:
-    share, whole = 5 * draw.between(1, 19), 20 * draw.between(1, 40)
-    steps = (
-        f"${whole} \\cdot {share} = {whole * share}$, and a hundredth of it is ${latex(Fraction(whole * share, 100))}$."
-    )
+def _percentage(draw: Draw, largest: int) -> Problem:
+    share, whole = 10 * draw.between(1, 9), 5 * draw.between(1, largest)
+    result = latex(Fraction(whole * share, 100))
+    steps = f"${whole} \\cdot {share} = {whole * share}$, and a hundredth of it is ${result}$."
     return _problem(f"What is ${share}\\%$ of ${whole}$?", steps, Fraction(whole * share, 100))
 
 
-def _remainder(draw: Draw) -> Problem:
-    a, b = draw.between(30, 400), draw.between(3, 12)
+def _remainder(draw: Draw, largest: int) -> Problem:
+    a, b = draw.between(10, 4 * largest), draw.between(3, 9)
     steps = f"${b} \\cdot {a // b} = {b * (a // b)}$, and ${a} - {b * (a // b)} = {a % b}$."
     return _problem(f"What is the remainder when ${a}$ is divided by ${b}$?", steps, a % b)
 
 
-_KINDS: tuple[Callable[[Draw], Problem], ...] = (
+_KINDS: tuple[Callable[[Draw, int], Problem], ...] = (
+    _difference,
     _sum_of_products,
     _sum_of_fractions,
     _linear_equation,

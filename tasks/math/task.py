@@ -40,11 +40,11 @@ class MathTask:
     ``Score.parts``: ``em`` (the reward), ``answered``, ``timeout`` and ``grading_error`` (comparisons that took
     longer than ``deadline_s`` or failed, which count as wrong).
 
-    ``data`` mirrors the config's record: ``{"kind": "generated", "seed", "train", "dev", "test"}`` or ``{"kind":
-    "files", "train", "dev", "test"}`` (lists of files). ``prompt``: ``full`` asks for the form of the answer,
-    ``brief`` is the problem alone, ``dataset`` the row's own prompt, untouched. With ``prefill_think`` the prompt
-    ends in ``<think>``. ``tools``: those that the model may call. Raises ValueError for a setting out of range,
-    TaskDataError for bad data.
+    ``data`` mirrors the config's record: ``{"kind": "generated", "seed", "largest", "train", "dev", "test"}`` or
+    ``{"kind": "files", "train", "dev", "test"}`` (lists of files). ``prompt``: ``full`` asks for the form of the
+    answer, ``brief`` is the problem alone, ``dataset`` the row's own prompt, untouched. With ``prefill_think`` the
+    prompt ends in ``<think>``. ``tools``: those that the model may call. Raises ValueError for a setting out of
+    range, TaskDataError for bad data.
     """
 
     name = "math"

@@ -104,6 +104,7 @@ class GeneratedProblems(Record):
 
     kind: Literal["generated"] = "generated"
     seed: int = 0
+    largest: Annotated[int, Field(ge=10)] = Field(20, description="about how large the numbers are")
     train: PositiveInt = 2000
     dev: PositiveInt = 200
     test: PositiveInt = 200
