@@ -56,7 +56,7 @@ class HFCodec:
             )
         self._tokenizer = tokenizer
         self._format = prompt_format
-        self._tools = [{"type": "function", "function": dict(tool)} for tool in tools]
+        self._tools: list[Any] = [{"type": "function", "function": dict(tool)} for tool in tools]
         # A fast tokenizer shared by threads raises "Already borrowed" (huggingface/tokenizers#537).
         self._lock = threading.Lock()
         ends = [*([] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]), *eos_ids]

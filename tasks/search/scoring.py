@@ -59,7 +59,7 @@ def repeated_queries(queries: Sequence[str]) -> int:
 def _query_of(call: str) -> str:
     """The query of a JSON tool call of the search tool; "" where there is none to read."""
     try:
-        asked = json.loads(call) if call else None
+        asked = json.loads(call)
         query = asked["arguments"]["query"] if asked["name"] == "search" else ""
     except (ValueError, LookupError, TypeError, RecursionError):
         return ""
