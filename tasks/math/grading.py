@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, TimeoutError
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -25,14 +26,16 @@ class Verdict:
     error: bool = False
 
 
+class GradingUnavailable(RuntimeError):
+    """No worker process could be started. A failure of the machine or the caller, not of the answer."""
+
+
 class Grader:
     """Compares answers with golds; any of several golds will do. Safe to use from many threads at once.
 
     ``math_verify``: equal as plain numbers (exactly), as text, or by value (``tasks.math.symbolic``).
     ``normalised_string``: equal as text alone, one spelling for what is written in several ways
-    (``tasks.math.canonical``). ``either``: right where one of the two says so; the former accepts whatever the latter
-    does but where two plain numbers differ by ``tolerance`` or percent, so that this is for comparing with runs
-    graded so.
+    (``tasks.math.canonical``). ``either``: right where one of the two says so.
 
     Percent: ``x%`` equals ``x%``; where only one side has the sign, ``x%`` may mean ``x`` or ``x/100``.
     """
@@ -48,7 +51,10 @@ class Grader:
         self._workers = Workers(workers, deadline_s)
 
     def grade(self, golds: Sequence[str], answer: str | None, *, tolerance: float | None = None) -> Verdict:
-        """The verdict on one answer. ``tolerance``: how far a number may lie from the gold, absolutely."""
+        """The verdict on one answer. ``tolerance``: how far a number may lie from the gold, absolutely.
+
+        Raises GradingUnavailable where no worker process can be started: never a verdict.
+        """
         if answer is None or len(answer) > MAX_ANSWER_CHARS:
             return Verdict(False)
         if self._grader in ("normalised_string", "either") and any(same_text(gold, answer) for gold in golds):
@@ -73,6 +79,11 @@ def _collect(comparisons: Sequence[Future[bool]]) -> Verdict:
                 return Verdict(True)
         except TimeoutError:
             timeout = True
+        except BrokenProcessPool as broken:
+            raise GradingUnavailable(
+                "the processes that compare answers cannot be started; a script that scores math needs "
+                'if __name__ == "__main__": around its own work'
+            ) from broken
         except Exception:  # whatever sympy makes of what a model wrote; a worker out of memory
             error = True
     return Verdict(False, timeout, error)

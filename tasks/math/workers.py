@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import weakref
-from concurrent.futures import Future, TimeoutError
+from concurrent.futures import Future
 from typing import Any
 
 MEMORY_BYTES = 4 * 2**30  # of address space: a worker that wants more gets a MemoryError
@@ -49,11 +49,8 @@ class Workers:
                 weakref.finalize(self, _end, self._pool)
             return self._pool
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"count": self._count, "deadline_s": self._deadline_s}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+    def __reduce__(self) -> tuple[type[Workers], tuple[int, float]]:
+        return Workers, (self._count, self._deadline_s)  # a pool of its own wherever it is unpickled
 
 
 def _end(pool: Any) -> None:
@@ -82,6 +79,3 @@ def _compare(gold: str, answer: str, tolerance: float | None, deadline_s: float)
         return equal_values(gold, answer, tolerance)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-__all__ = ["TimeoutError", "Workers"]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+import tasks
 from tasks.math.boxed import last_box
 from tasks.math.grading import Grader, Verdict
 
@@ -177,6 +181,23 @@ def test_an_answer_that_sympy_chokes_on_is_wrong_and_marked():
     grader = Grader(workers=1)
     grader._workers = Choking()
     assert grader.grade([r"2\pi"], r"\pi+\pi") == Verdict(False, error=True)
+
+
+def test_workers_that_cannot_start_are_no_verdict(tmp_path):
+    """A script without a main guard: spawned workers would run it again. An error that says so, not a score of 0."""
+    script = tmp_path / "score.py"
+    script.write_text(
+        "from tasks.math.grading import Grader\nprint(Grader(workers=1).grade(['2\\\\pi'], '\\\\pi+\\\\pi'))\n",
+        encoding="utf-8",
+    )
+    root = str(Path(tasks.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=60, env=os.environ | {"PYTHONPATH": root}
+    )
+    assert done.returncode == 1
+    assert "GradingUnavailable" in done.stderr
+    assert "__main__" in done.stderr
+    assert "Verdict" not in done.stdout
 
 
 def test_a_grader_survives_pickling():
