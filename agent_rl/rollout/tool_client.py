@@ -183,22 +183,32 @@ class ToolClient:
 
         Raises ToolServerUnavailable where nothing answers, or where what answers is no tool server.
         """
-        # a connection of its own: the answer must not wait behind calls that hold all the others
-        alone = HttpPool(self.url, self._headers, 1)
-        try:
-            async with asyncio.timeout(HEALTH_TIMEOUT_S):
-                answer = await alone.request("GET", "/health")
-            body = answer.json()
-        except (httpx.TransportError, TimeoutError, ValueError) as error:
-            raise ToolServerUnavailable(_is_down(self.url, error)) from error
-        finally:
-            await alone.aclose()
+        answer, body = await self._get("/health")
         if answer.status_code not in (200, 503) or not isinstance(body, dict) or "status" not in body:
             raise ToolServerUnavailable(
                 f"what answers at {self.url} is not a tool server (/health: {answer.status_code})"
             )
         self._note(body)
         return body
+
+    async def schemas(self) -> list[dict[str, Any]]:
+        """``name``, ``description`` and ``parameters`` (JSON schema) of each tool. Raises as ``health``."""
+        answer, body = await self._get("/v1/tools")
+        if answer.status_code != 200 or not isinstance(body, dict) or not isinstance(body.get("tools"), list):
+            raise ToolServerUnavailable(f"{self.url} does not say what its tools are (/v1/tools: {answer.status_code})")
+        return body["tools"]
+
+    async def _get(self, path: str) -> tuple[httpx.Response, Any]:
+        # a connection of its own: the answer must not wait behind calls that hold all the others
+        alone = HttpPool(self.url, self._headers, 1)
+        try:
+            async with asyncio.timeout(HEALTH_TIMEOUT_S):
+                answer = await alone.request("GET", path)
+            return answer, answer.json()
+        except (httpx.TransportError, TimeoutError, ValueError) as error:
+            raise ToolServerUnavailable(_is_down(self.url, error)) from error
+        finally:
+            await alone.aclose()
 
     async def _guarded_attempt(self, call: dict[str, Any], ends: float) -> ToolResult:
         probing = await self._breaker.pass_through()

@@ -40,7 +40,15 @@ _TOOLS = {
     ),
 }
 
-STYLES = {"brief": _BRIEF, "full": _FULL}
+_HERMES = """\
+Find the answer to the question below with the help of the search tool. When you lack a fact, call the tool with a \
+short query; you may do so as often as you need. When you know the answer, write it inside <answer> and </answer>: a \
+name, a date or a few words, without explanation. For example: <answer> Lisbon </answer>
+
+Question: {question}
+"""
+
+STYLES = {"brief": _BRIEF, "full": _FULL, "hermes": _HERMES}
 TOOLS = tuple(_TOOLS)
 
 

@@ -24,7 +24,17 @@ from agent_rl.config.schema.record import PathText, PositiveInt, Record
 from agent_rl.config.schema.rollout import RolloutConfig
 from agent_rl.config.schema.run import EmbeddedBackend, LoggingConfig, RunConfig
 from agent_rl.config.schema.serve import PythonToolConfig, SearchToolConfig, ServeToolsConfig, SqlToolConfig
-from agent_rl.config.schema.tasks import JsonlData, MiniwikiData, MiniwikiWorld, SearchTask, TaskConfig
+from agent_rl.config.schema.tasks import (
+    FileList,
+    JsonlData,
+    KKTask,
+    MathTask,
+    MiniwikiData,
+    MiniwikiWorld,
+    PluginTask,
+    SearchTask,
+    TaskConfig,
+)
 from agent_rl.config.schema.tools import ToolsConfig
 from agent_rl.config.schema.train import OptimConfig, TrainConfig, WarmupConfig
 
@@ -37,12 +47,15 @@ __all__ = [
     "EmbeddedBackend",
     "EncoderConfig",
     "EvalConfig",
+    "FileList",
     "GroupFilterConfig",
     "JsonlCorpus",
     "JsonlData",
+    "KKTask",
     "KLConfig",
     "LoggingConfig",
     "LoraConfig",
+    "MathTask",
     "MiniwikiData",
     "MiniwikiWorld",
     "MismatchConfig",
@@ -53,6 +66,7 @@ __all__ = [
     "PositiveInt",
     "PythonToolConfig",
     "Record",
+    "PluginTask",
     "RolloutConfig",
     "RunConfig",
     "SamplerConfig",
