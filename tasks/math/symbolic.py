@@ -23,8 +23,8 @@ def prepare() -> None:
 def equal_values(gold: str, answer: str, tolerance: float | None = None) -> bool:
     """Whether the two are equal by value. ``tolerance``: how far two numbers may lie apart, absolutely.
 
-    math-verify decides, gold first; for intervals and inequalities also the other way round
-    (huggingface/Math-Verify#71: its verdict depends on the order). Where it says yes, two numbers must also be close
+    math-verify decides, gold first, with sets and inequalities comparable both ways (huggingface/Math-Verify#71: by
+    default its verdict depends on the order). Where it says yes, two numbers must also be close
     in relation to their size: it compares floats by their sixth decimal, so that 5.3e-9 would equal 0, and 1/2^80
     would equal 1/2^81.
     """
@@ -49,8 +49,6 @@ def _equal(gold: str, answer: str, tolerance: float | None) -> bool:
         "timeout_seconds": None,
     }
     same = verify(golds, answers, **settings)
-    if not same and (_is_region(golds[0]) or _is_region(answers[0])):
-        same = verify(answers, golds, **settings)
     return bool(same) and not _far_apart(golds[0], answers[0])
 
 
@@ -60,15 +58,6 @@ def _parsed(text: str) -> list[Any]:
     whole = text if _PROSE.search(text) else rf"\boxed{{{text}}}"
     # The deadline is the worker's: math-verify's own needs signals.
     return parse(whole, [LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig()], parsing_timeout=None)
-
-
-def _is_region(value: Any) -> bool:
-    """Whether it is a set or an inequality (chained ones too), but not an equation."""
-    from sympy import Set
-    from sympy.core.relational import Equality, Relational
-    from sympy.logic.boolalg import BooleanFunction
-
-    return isinstance(value, Set | Relational | BooleanFunction) and not isinstance(value, Equality)
 
 
 def _distance(one: Any, other: Any) -> Any:

@@ -131,6 +131,9 @@ def test_the_graders_differ_where_they_should():
     assert by_text.grade([r"\frac12"], r"\dfrac{1}{2}") == RIGHT
     assert by_text.grade([r"2\sqrt{5}"], r"\sqrt{20}") == WRONG
     assert either.grade([r"2\sqrt{5}"], r"\sqrt{20}") == RIGHT
+    for grader in (by_text, either):  # a gold of which nothing is left
+        assert grader.grade([r"\text{}"], ".") == WRONG
+        assert grader.grade([r"\text{}"], r"\text{}") == RIGHT
     assert either.grade(["3.14"], "3.14", tolerance=0.0) == RIGHT
 
 
