@@ -24,6 +24,7 @@ from agent_rl.errors import (
     ToolServerUnavailable,
     UsageError,
 )
+from agent_rl.rollout.breaker import Breaker, server_is_down
 from agent_rl.rollout.http_pool import HttpPool
 from tools.protocol import ToolResult
 
@@ -32,8 +33,6 @@ log = logging.getLogger(__name__)
 HEALTH_TIMEOUT_S = 5.0
 END_SESSION_TIMEOUT_S = 2.0
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.05, 2.0
-# failures in a row, with no success between, after which the server counts as down
-BREAKER_FAILURES = 3
 PROBE_EVERY_S = 0.5
 
 
@@ -43,44 +42,6 @@ class _Retry(Exception):
     def __init__(self, error: InfrastructureError, after_s: float | None = None) -> None:
         super().__init__(str(error))
         self.error, self.after_s = error, after_s
-
-
-class _Breaker:
-    """Notices that the server is down and says so once; while it is down, one call at a time tries it."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._failures = 0
-        self._down_since: float | None = None
-        self._probe = asyncio.Lock()
-
-    @property
-    def down(self) -> bool:
-        return self._down_since is not None
-
-    def failed(self, error: BaseException) -> None:
-        self._failures += 1
-        if self._failures >= BREAKER_FAILURES and self._down_since is None:
-            self._down_since = time.monotonic()
-            log.error("%s Calls wait for it until their deadlines.", _is_down(self._url, error))
-
-    def worked(self) -> None:
-        if self._down_since is not None:
-            log.warning("the tool server at %s is back after %.1f s", self._url, time.monotonic() - self._down_since)
-        self._failures, self._down_since = 0, None
-
-    async def pass_through(self) -> bool:
-        """Wait for a turn. True: this call is the probe, and must :meth:`release` when it has its outcome."""
-        if not self.down:
-            return False
-        await self._probe.acquire()
-        if self.down:
-            return True
-        self._probe.release()
-        return False
-
-    def release(self) -> None:
-        self._probe.release()
 
 
 class ToolClient:
@@ -101,7 +62,7 @@ class ToolClient:
         self._ids = itertools.count()
         self._http: HttpPool | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._breaker = _Breaker(self.url)
+        self._breaker = Breaker(self.url)
         self._idempotent: dict[str, bool] = {}  # by tool, as the server said
         self._sessions: set[str] = set()  # for which the server may keep something
 
@@ -206,7 +167,7 @@ class ToolClient:
                 answer = await alone.request("GET", path)
             return answer, answer.json()
         except (httpx.TransportError, TimeoutError, ValueError) as error:
-            raise ToolServerUnavailable(_is_down(self.url, error)) from error
+            raise ToolServerUnavailable(server_is_down(self.url, error)) from error
         finally:
             await alone.aclose()
 
@@ -235,7 +196,7 @@ class ToolClient:
             self._breaker.failed(error)
             if sent and not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
                 self._check_repeatable(tool, error)
-            raise _Retry(ToolServerUnavailable(_is_down(self.url, error))) from error
+            raise _Retry(ToolServerUnavailable(server_is_down(self.url, error))) from error
         status = answer.status_code
         if status >= 500:
             failure = ToolServerUnavailable(f"the tool server at {self.url} answered {_said(answer)}")
@@ -304,16 +265,11 @@ class ToolClient:
     def _when_late(self, tool: str, budget_s: float) -> InfrastructureError:
         # while the server is down most calls only wait for their turn to try it: they were never accepted
         if self._breaker.down:
-            return ToolServerUnavailable(_is_down(self.url, None))
+            return ToolServerUnavailable(server_is_down(self.url, None))
         return ToolDeadlineExceeded(self._no_answer(tool, budget_s))
 
     def _no_answer(self, tool: str, budget_s: float) -> str:
         return f"{tool}: no answer from the tool server at {self.url} within {budget_s:.1f} s"
-
-
-def _is_down(url: str, error: BaseException | None) -> str:
-    why = f" ({type(error).__name__}: {error})" if error is not None else ""
-    return f"the tool server at {url} is down{why}; start one with `agent-rl serve-tools index=... port=...`."
 
 
 def _said(answer: httpx.Response) -> str:
