@@ -94,8 +94,8 @@ class PartialRows:
                     self.rows += json.loads(line)
                 except ValueError as error:
                     raise ArtifactError(
-                        f"{self.path}:{number}: is damaged ({error}); remove the line, and its question is asked again, "
-                        "or the file, and all are"
+                        f"{self.path}:{number}: is damaged ({error}); remove the line, and its question is asked "
+                        "again, or the file, and all are"
                     ) from error
         kept = self._by_line(self.rows)
         write_whole(self.path, "\n".join([self._identity, *map(_dumps, kept), ""]))

@@ -83,7 +83,7 @@ class Trainer:
         self.checkpoint_s = 0.0  # spent on checkpoints since the last line of metrics
         self.order = ItemOrder(self._usable(task.items("train")), config.seed)
         self.settings = UpdateSettings(
-            temperature=config.rollout.temperature or 1.0,  # 0: a warm-up alone, which uses none
+            temperature=config.rollout.temperature or 1.0,
             max_batch_tokens=config.train.max_batch_tokens,
             logprob_chunk_tokens=config.train.logprob_chunk_tokens,
             drop_uniform_groups=config.train.drop_uniform_groups_from_batch,
