@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +47,8 @@ def run(args: argparse.Namespace) -> None:
     for split in SPLITS:
         try:
             items = task.items(split)
+            if not items:
+                raise EmptySplit(f"task {task.name!r} gives none")
         except EmptySplit as error:  # no file for it, or few questions: the hash may hold none of them out
             empty.append(str(error))
             print(f"{split}: 0 questions ({error})")
@@ -55,19 +59,27 @@ def run(args: argparse.Namespace) -> None:
         raise TaskDataError("no split has a question")
     if faults:
         shown = "\n  ".join(faults[:SHOWN_FAULTS])
-        raise TaskDataError(f"{len(faults)} questions cannot reach the maximum score:\n  {shown}")
+        raise TaskDataError(f"{len(faults)} faults in the questions:\n  {shown}")
     print("every gold answer scores the maximum")
 
 
-def _faults(task: Task, items: Any) -> list[str]:
+def _faults(task: Task, items: Sequence[TaskItem]) -> list[str]:
     from tasks.base import TaskDataError
 
     def fault(item: TaskItem) -> str | None:
         try:
+            task.messages(item)
             task.validate(item)
         except TaskDataError as error:
             return str(error)
+        except Exception as error:  # a user's own task may raise anything: name the question, go on with the others
+            return f"item {item.id!r}: the task raised {type(error).__name__}: {error}"
         return None
 
+    twice = [f"item {name!r}: {count} questions have this id" for name, count in _ids(items).items() if count > 1]
     with ThreadPoolExecutor(THREADS) as threads:
-        return [found for found in threads.map(fault, items) if found is not None]
+        return twice + [found for found in threads.map(fault, items) if found is not None]
+
+
+def _ids(items: Sequence[TaskItem]) -> Counter[str]:
+    return Counter(item.id for item in items)

@@ -36,6 +36,7 @@ def evaluate_command(command: EvalCommand, out: Path) -> None:
     answerable = read_answerable(command.coverage) if command.coverage else None
     path, name, step = _model(config, checkpoint)
     label = command.label or f"{name}_{'sets' if command.sets else config.eval.split}"
+    partial = out / f".{label}.partial.jsonl"
 
     async def answer(spec: RolloutSpec) -> EvalResult:
         return await evaluate(
@@ -46,12 +47,13 @@ def evaluate_command(command: EvalCommand, out: Path) -> None:
             step=step,
             log=print,
             model=path,
-            partial=out / f".{label}.partial.jsonl",
+            partial=partial,
             answerable=answerable,
         )
 
     result = with_model(config, task, path, answer)
     save(result, out)
+    partial.unlink()
     write_whole(out / f"{label}.md", markdown([result]))
     print(describe(result))
     print("\n" + markdown([result]))

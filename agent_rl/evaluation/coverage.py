@@ -125,7 +125,7 @@ def write(found: Sequence[Covered], path: Path) -> None:
 def read_answerable(path: str) -> set[str]:
     """Ids of the answerable questions of a file that ``write`` made. Raises ArtifactError where it is none."""
     try:
-        rows = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+        rows = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").split("\n") if line]
         return {row["id"] for row in rows if row["answerable"]}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ArtifactError(f"coverage={path}: is not what agent-rl data coverage writes ({error})") from error

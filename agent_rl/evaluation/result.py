@@ -37,7 +37,8 @@ def load(folder: Path, label: str) -> EvalResult | None:
     summary = folder / f"{label}.json"
     if not summary.is_file():
         return None
-    rows = (folder / f"{label}.jsonl").read_text(encoding="utf-8").splitlines()
+    # not splitlines: an answer may hold what Unicode calls a line's end, and JSON does not escape
+    rows = (folder / f"{label}.jsonl").read_text(encoding="utf-8").rstrip("\n").split("\n")
     return EvalResult(label, json.loads(summary.read_text(encoding="utf-8")), [json.loads(row) for row in rows])
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from agent_rl.errors import ArtifactError
 from agent_rl.rollout.trajectory import Trajectory
 from tasks.base import TaskItem
 
@@ -86,10 +87,16 @@ class PartialRows:
 
     def __enter__(self) -> PartialRows:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        lines = self.path.read_text(encoding="utf-8").split("\n") if self.path.is_file() else []
-        if lines and lines[0] == self._identity:
-            for line in lines[1:-1]:  # what follows the last newline was cut off by a kill
-                self.rows += json.loads(line)
+        lines = self.path.read_bytes().split(b"\n") if self.path.is_file() else []
+        if lines and lines[0] == self._identity.encode():
+            for number, line in enumerate(lines[1:-1], 2):  # what follows the last newline was cut off by a kill
+                try:
+                    self.rows += json.loads(line)
+                except ValueError as error:
+                    raise ArtifactError(
+                        f"{self.path}:{number}: is damaged ({error}); remove the line, and its question is asked "
+                        "again, or the file, and all are"
+                    ) from error
         kept = self._by_line(self.rows)
         write_whole(self.path, "\n".join([self._identity, *map(_dumps, kept), ""]))
         self._file = self.path.open("a", encoding="utf-8")
@@ -105,11 +112,6 @@ class PartialRows:
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
             self._file.close()
-
-    def discard(self) -> None:
-        """The result is stored: the rows in progress are of no more use."""
-        self.__exit__()
-        self.path.unlink(missing_ok=True)
 
     @staticmethod
     def _by_line(rows: Sequence[Row]) -> list[list[Row]]:

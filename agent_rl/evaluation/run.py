@@ -55,8 +55,9 @@ async def evaluate(
     """Greedy answers and ``eval.samples`` sampled ones (at ``spec.temperature``) for each item.
 
     With ``partial``, rows are stored there question by question, and an evaluation of the same ``model``, settings
-    and questions that was stopped goes on. A question whose rollout infrastructure broke, after its retries, raises
-    TrainingError: an evaluation with holes cannot be compared with another.
+    and questions that was stopped goes on. The caller removes that file once it has stored the result. A question
+    whose rollout infrastructure broke, after its retries, raises TrainingError: an evaluation with holes cannot be
+    compared with another.
     """
     modes: list[tuple[str, RolloutSpec, GroupPlan]] = []
     if config.eval.greedy:
@@ -75,8 +76,6 @@ async def evaluate(
         rows: list[Row] = []
         for mode, mode_spec, plan in modes:
             rows += await _answers(config, mode_spec, plan, items, mode, label, stored, log)
-        if stored is not None:
-            stored.discard()
     summary = {
         "label": label,
         "step": step,

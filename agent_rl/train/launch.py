@@ -25,6 +25,11 @@ def train(config: RunConfig, *, log: Log = print) -> TrainResult:
 
     Raises UsageError (no tool server, a run that may not be touched), ConfigError, TrainingError, ArtifactError.
     """
+    if config.rollout.temperature == 0:
+        raise ConfigError(
+            "rollout.temperature=0: all responses of a group would be one and the same, with nothing to learn from "
+            "their difference; use rollout.temperature=1.0"
+        )
     return _run(config, log, rl=True)
 
 

@@ -228,7 +228,9 @@ class Trainer:
         # then has a line for every step of its checkpoint, and resuming drops the lines of later ones.
         self.metrics.write("train", step, found)
         self.log(step_line(step, config.train.steps, found))
-        if found.get("rollout/turns_mean") and not found["rollout/searches_mean"] and not found.get("reward/answered"):
+        answered = found.get("reward/answered", found.get("reward/em"))  # a task need not log the first
+        silent = not found.get("rollout/searches_mean") and not answered
+        if found.get("rollout/turns_mean") and silent and found["rollout/uniform_groups"] == 1:
             self.log(
                 "warning: no trajectory of this step called a tool or answered, so there is nothing to learn from: the "
                 "model does not know the tags. Warm it up (warmup.traces), or begin from a model that does"
@@ -324,6 +326,7 @@ class Trainer:
         saved = load(folder, label)
         if saved is not None and saved.summary["step"] == self.step:
             return saved  # done before the run was stopped
+        partial = folder / f".{label}.partial.jsonl"
         result = await evaluate(
             self.config,
             spec,
@@ -331,12 +334,13 @@ class Trainer:
             label=label,
             step=self.step,
             log=self.log,
-            partial=folder / f".{label}.partial.jsonl",
+            partial=partial,
         )
         self.sampler.take_stats()
         ems = {m: result.summary[m]["em"]["mean"] for m in ("greedy", "sampled") if m in result.summary}
         self.metrics.write("eval", self.step, {f"{mode}_em": em for mode, em in ems.items()})
         save(result, folder)
+        partial.unlink()
         self.log(describe(result))
         before = load(folder, "before")
         if label == "after" and before is not None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from agent_rl.config.schema import RunConfig
-from agent_rl.errors import ToolServerUnavailable, TrainingError, UsageError
+from agent_rl.errors import ArtifactError, ToolServerUnavailable, TrainingError, UsageError
 from agent_rl.evaluation.compare import compare, save_comparison
-from agent_rl.evaluation.result import drop_later, load, save
+from agent_rl.evaluation.result import EvalResult, drop_later, load, read_result, save
 from agent_rl.evaluation.rows import PartialRows
 from agent_rl.evaluation.run import choose_items, describe, evaluate
 from agent_rl.rollout.engine import RolloutSpec
@@ -106,7 +106,32 @@ def test_a_stopped_evaluation_asks_only_what_is_missing(tmp_path: Path) -> None:
     assert all(seeds[request[0]] == request[2].seed for request in spec.sampler.requests)
     strip = {"seconds": 0}
     assert [row | strip for row in resumed.rows] == [row | strip for row in whole.rows]
-    assert not (tmp_path / "rows.jsonl").exists()
+
+
+def test_rows_are_kept_until_the_result_is_stored(tmp_path: Path) -> None:
+    """The disk is full as the result is written: the same command then has nothing to ask again."""
+    more = {"partial": tmp_path / "rows.jsonl", "model": "m"}
+    first, _ = run(says_zero_or_sample, more=more)
+    again, spec = run(says_zero_or_sample, more=more)
+    assert spec.sampler.requests == []
+    assert again.rows == first.rows
+
+
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    partial = tmp_path / "rows.jsonl"
+    with PartialRows(partial, {"a": 1}) as stored:
+        for name in ("q0", "q1"):
+            stored.add([{"mode": "greedy", "item_id": name, "em": 1.0, "sample": 0}])
+    partial.write_bytes(partial.read_bytes().replace(b'"q0"', b'\xff0"'))
+    with pytest.raises(ArtifactError, match=r"rows.jsonl:2: is damaged .* again"), PartialRows(partial, {"a": 1}):
+        pass
+
+
+def test_an_answer_with_unicode_line_ends_is_read_back(tmp_path: Path) -> None:
+    """JSON leaves U+2028 and U+0085 as they are, and str.splitlines cuts there."""
+    rows = [{"mode": "greedy", "item_id": "q0", "em": 1.0, "sample": 0, "answer": "a\u2028b\x85c"}]
+    save(EvalResult("x", {"label": "x"}, rows), tmp_path)
+    assert read_result(str(tmp_path / "x.json")).rows == rows
 
 
 def test_rows_of_another_evaluation_are_not_taken(tmp_path: Path) -> None:

@@ -57,6 +57,40 @@ def test_data_check_takes_it(documented, capsys):
     assert "train: 3 questions" in capsys.readouterr().out
 
 
+def test_data_check_names_the_question_where_a_task_raises(documented, capsys):
+    """One bad question used to end the check as "a fault of agent_rl"; two of one id and a bad prompt passed it."""
+    (documented / "bad.py").write_text(
+        (documented / "my_task.py").read_text(encoding="utf-8")
+        + """
+class Raises(Backwards):
+    def messages(self, item):
+        return super().messages(item)[item.question == "planet":][0] and []
+
+    def score(self, item, text):
+        return {}[item.id] if item.id == "copper" else super().score(item, text)
+
+
+class Twice(Backwards):
+    def items(self, split):
+        return super().items(split) * 2
+
+
+class Nothing(Backwards):
+    def items(self, split):
+        return []
+""",
+        encoding="utf-8",
+    )
+    for name, said in {
+        "Raises": ["2 faults", "item 'planet': the task raised IndexError", "item 'copper': the task raised KeyError"],
+        "Twice": ["6 faults", "item 'tomato': 2 questions have this id"],
+        "Nothing": ["no split has a question"],
+    }.items():
+        assert main(["data", "check", f"task=bad.py:{name}"]) == 1
+        text = capsys.readouterr().err
+        assert [words for words in said if words not in text] == []
+
+
 def test_a_module_and_an_entry_point(installed):
     for path in ("spelling:Backwards", "backwards"):
         task = make_task(compose("train", [f"task={path}"]))

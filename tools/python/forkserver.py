@@ -123,6 +123,19 @@ class ForkServer:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
+    def give_up(self) -> None:
+        """After ``close``, on the loop: whoever still waits for a sandbox of it learns that there is none."""
+        for spawned in self._spawned.values():
+            if not spawned.done():
+                spawned.set_exception(SandboxBroken("the warm interpreter is gone"))
+                spawned.exception()  # nobody may be waiting for it
+        for exited in self._exited.values():
+            if not exited.done():
+                exited.set_exception(SandboxBroken("the warm interpreter is gone, and its sandboxes with it"))
+                exited.exception()
+        self._spawned.clear()
+        self._exited.clear()
+
     @property
     def alive(self) -> bool:
         return self._process.poll() is None
@@ -206,14 +219,7 @@ class ForkServer:
         """The zygote is gone, and with it all its sandboxes."""
         assert self._loop is not None
         self._loop.remove_reader(self._channel)
-        for spawned in self._spawned.values():
-            spawned.set_exception(SandboxBroken("the warm interpreter is gone"))
-        for exited in self._exited.values():
-            if not exited.done():
-                exited.set_exception(SandboxBroken("the warm interpreter is gone, and its sandboxes with it"))
-                exited.exception()  # nobody may be waiting for it
-        self._spawned.clear()
-        self._exited.clear()
+        self.give_up()
 
 
 def _close_result(spawned: asyncio.Future[int]) -> None:

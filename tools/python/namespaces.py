@@ -12,6 +12,7 @@ ends with it.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -79,6 +80,7 @@ class Namespaces:
             os.closerange(3, 256)  # the channel to the server must close when init ends
             _, status = os.waitpid(init, 0)
             os._exit(os.waitstatus_to_exitcode(status) & 255)
+        kernel.set_process(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)  # the caller killed: no zygote that nobody knows
         for fd in (*ready, go[0]):
             os.close(fd)
         _build_root(visible_paths())

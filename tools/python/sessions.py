@@ -136,6 +136,7 @@ class Sessions:
                 return
             await self._end_warm()
             await asyncio.to_thread(self._server.close)
+            self._server.give_up()  # its end may have been seen before its channel told of it
             try:
                 self._server = await asyncio.to_thread(self._restart)
             except Exception as error:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+
+from tools.python.usage import children
 
 
 def test_definitions_and_files_stay_within_a_session(python) -> None:
@@ -146,6 +150,31 @@ def test_two_sandboxes_do_not_draw_the_same_numbers(serve) -> None:
         texts = {python.run(draw)["text"] for _ in range(4)}
     values = [eval(text) for text in texts]
     assert len({a for a, _ in values}) == len({b for _, b in values}) == 4
+
+
+@pytest.mark.parametrize("isolation", ["namespaces", "landlock"])
+def test_a_warm_interpreter_that_is_killed_takes_its_sessions_along_at_once(isolation: str, serve) -> None:
+    """With namespaces the process that the server knows is only the parent of the one that forks."""
+    others = set(children(os.getpid()))
+    with serve(isolation=isolation, timeout_s=30) as python:
+        assert python.run("x = 1", "s")["status"] == "ok"
+        (warm,) = set(children(os.getpid())) - others
+        began = time.monotonic()
+        with ThreadPoolExecutor() as threads:
+            amid = threads.submit(post, python, "import time; time.sleep(20)", "t")
+            time.sleep(0.3)
+            os.kill(warm, signal.SIGKILL)
+            assert amid.result().status_code == 500
+        time.sleep(0.1)
+        assert python.run("6 * 7")["text"] == "42\n"
+        assert post(python, "x", "s").status_code == 500  # never an observation: the model did nothing wrong
+        assert python.run("1", "s")["text"] == "1\n"
+        assert time.monotonic() - began < 10
+
+
+def post(python, code: str, session: str):
+    call = {"id": "1", "tool": "python", "arguments": {"code": code}, "session": session}
+    return python.http.post("/v1/call", json={"calls": [call]})
 
 
 def test_an_interpreter_that_dies_between_calls_is_a_failure_of_the_machine(serve) -> None:
