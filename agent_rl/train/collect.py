@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from agent_rl.config.schema import RunConfig
 from agent_rl.rollout.assemble import make_plan
@@ -53,3 +53,17 @@ async def collect_groups(
         found["filter/refill_rounds"] = float(rounds - 1)
         found["filter/groups_missing"] = float(max(wanted - sum(group.kept for group in groups), 0))
     return groups, found
+
+
+def too_many_failures(step: int, groups: Sequence[Group], max_failed_fraction: float) -> str | None:
+    """What to say where more than ``max_failed_fraction`` of a step's rollouts were not scored, else None."""
+    everyone = [trajectory for group in groups for trajectory in group.trajectories]
+    broken = [trajectory for trajectory in everyone if not trajectory.scored]
+    failed = len(broken) / len(everyone)
+    if failed <= max_failed_fraction:
+        return None
+    reason = broken[0].failure.message if broken[0].failure else str(broken[0].stop_reason)
+    return (
+        f"step {step}: {failed:.0%} of the rollouts were broken (rollout.max_failed_fraction="
+        f"{max_failed_fraction:g}); first: {reason}"
+    )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from agent_rl.config.schema import RunConfig
+from agent_rl.config.schema import EmbeddedBackend, RunConfig, VerlBackend
 from agent_rl.errors import ConfigError
 from agent_rl.evaluation.result import load
 from agent_rl.rollout.assemble import check_tools, make_task, make_tools, start_tools
@@ -24,11 +24,16 @@ def train(config: RunConfig, *, log: Log = print) -> TrainResult:
 
     Raises UsageError (no tool server, a run that may not be touched), ConfigError, TrainingError, ArtifactError.
     """
+    if isinstance(config.backend, VerlBackend):
+        from agent_rl.backends.verl.launch import train_under_verl
+
+        return train_under_verl(config, config.backend, log)
     return _run(config, log, rl=True)
 
 
 def warmup(config: RunConfig, *, log: Log = print) -> TrainResult:
-    """The supervised warm-up alone; `train` with the same run_dir goes on from it."""
+    """The supervised warm-up alone, in this process whatever the backend; `train` with the same run_dir goes on
+    from it."""
     if config.warmup.traces == 0:
         raise ConfigError("warmup.traces=0: there is nothing to do; give warmup.traces=200, say")
     return _run(config, log, rl=False)
@@ -46,8 +51,8 @@ def _run(config: RunConfig, log: Log, *, rl: bool) -> TrainResult:
             return TrainResult(run_dir.path, start.step)
         task = make_task(config)
         start_tools(config, stack)
-        asyncio.run(_check_server(config))  # before the model is loaded: the commonest mistake is quick to see
-        if config.backend.threads:
+        asyncio.run(check_server(config))  # before the model is loaded: the commonest mistake is quick to see
+        if isinstance(config.backend, EmbeddedBackend) and config.backend.threads:
             import torch
 
             torch.set_num_threads(config.backend.threads)
@@ -68,6 +73,6 @@ def _all_done(config: RunConfig, step: int, *, rl: bool) -> bool:
     return step >= (config.train.steps if rl else 0)
 
 
-async def _check_server(config: RunConfig) -> None:
+async def check_server(config: RunConfig) -> None:
     async with make_tools(config) as tools:
         await check_tools(config, tools)

@@ -16,12 +16,13 @@ from agent_rl.config.schema.algo import (
     TokenFilterConfig,
     TokenWeightConfig,
 )
+from agent_rl.config.schema.backend import BackendConfig, EmbeddedBackend, VerlBackend
 from agent_rl.config.schema.evaluation import EvalConfig
 from agent_rl.config.schema.index import BuildIndexConfig, CorpusConfig, EncoderConfig, JsonlCorpus
 from agent_rl.config.schema.model import LoraConfig, ModelConfig, SamplerConfig
 from agent_rl.config.schema.record import PathText, PositiveInt, Record
 from agent_rl.config.schema.rollout import RolloutConfig
-from agent_rl.config.schema.run import EmbeddedBackend, LoggingConfig, RunConfig
+from agent_rl.config.schema.run import LoggingConfig, RunConfig
 from agent_rl.config.schema.serve import SearchToolConfig, ServeToolsConfig
 from agent_rl.config.schema.tasks import JsonlData, MiniwikiData, MiniwikiWorld, SearchTask, TaskConfig
 from agent_rl.config.schema.tools import ToolsConfig
@@ -30,6 +31,7 @@ from agent_rl.config.schema.train import OptimConfig, TrainConfig, WarmupConfig
 __all__ = [
     "AlarmConfig",
     "AlgoConfig",
+    "BackendConfig",
     "BuildIndexConfig",
     "CorpusConfig",
     "EmbeddedBackend",
@@ -61,5 +63,6 @@ __all__ = [
     "TokenWeightConfig",
     "ToolsConfig",
     "TrainConfig",
+    "VerlBackend",
     "WarmupConfig",
 ]
