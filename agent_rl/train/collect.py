@@ -42,9 +42,7 @@ async def collect_groups(
         with progress(title, len(items) * plan.size, "trajectories", log) as advance:
             fresh = await run_groups(items, spec, plan, seed=config.seed, label=label, on_done=advance)
         if settings.kind == "drop_uniform":
-            for group in fresh:
-                if group.kept and is_uniform(group):
-                    group.kept, filtered = False, filtered + 1
+            filtered += drop_uniform(fresh)
         groups += fresh
     found = rollout_metrics(groups)
     if settings.kind == "drop_uniform":
@@ -53,6 +51,14 @@ async def collect_groups(
         found["filter/refill_rounds"] = float(rounds - 1)
         found["filter/groups_missing"] = float(max(wanted - sum(group.kept for group in groups), 0))
     return groups, found
+
+
+def drop_uniform(groups: Sequence[Group]) -> int:
+    """Keep no group whose rewards are all equal; how many that are."""
+    dropped = [group for group in groups if group.kept and is_uniform(group)]
+    for group in dropped:
+        group.kept = False
+    return len(dropped)
 
 
 def too_many_failures(step: int, groups: Sequence[Group], max_failed_fraction: float) -> str | None:
