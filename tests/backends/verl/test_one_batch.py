@@ -25,7 +25,8 @@ from agent_rl.train.update import UpdateSettings, update
 
 LIMIT = 48  # rollout.max_response_tokens
 TEMPERATURE = 0.8
-OPTIM = OptimConfig(lr=1e-3, max_grad_norm=1e9)
+# AdamW's first step divides a gradient by itself: eps keeps one that is rounding noise from becoming a whole step.
+OPTIM = OptimConfig(lr=1e-4, eps=1e-6, max_grad_norm=1e9)
 SETTINGS = UpdateSettings(TEMPERATURE, max_batch_tokens=200, logprob_chunk_tokens=64, drop_uniform_groups=False)
 ALGOS = {
     "grpo": [],
@@ -269,6 +270,7 @@ def test_both_backends_take_the_same_step(name, sharp_model, process_group, conf
     if objective.needs_reference:
         assert seen["objective/kl"] > 1e-3
 
+    before = load_model(str(sharp_model), config.model)[0].state_dict()
     worker = verl_worker(sharp_model, config, tmp_path)
     worker.set_loss_fn(partial(objective_loss, algo=config.algo.model_dump_json(), max_response_tokens=LIMIT))
     found: dict[str, torch.Tensor] = {}
@@ -293,8 +295,11 @@ def test_both_backends_take_the_same_step(name, sharp_model, process_group, conf
     assert max(float(g.abs().max()) for g in gradients.values()) > 1e-3
     for place, gradient in gradients.items():
         torch.testing.assert_close(found[place], gradient, rtol=1e-4, atol=1e-5)
+    moved = 0.0
     for place, parameter in worker.engine.module.named_parameters():
         torch.testing.assert_close(parameter.full_tensor().detach(), after[place], rtol=0, atol=1e-5)
+        moved = max(moved, float((after[place] - before[place]).abs().max()))
+    assert moved > 0.9 * OPTIM.lr
     from agent_rl.algo.diagnostics import metrics_of_sums
 
     for metric, value in metrics_of_sums(config.algo, sums).items():
