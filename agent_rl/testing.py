@@ -33,6 +33,9 @@ class ToyCodec:
     def render(self, messages: list[Message]) -> list[int]:
         return self.encode("\n".join(message["content"] for message in messages))
 
+    def turn_frames(self, role: str, count: int) -> list[str]:
+        return [f"|{role}:", *[f"|{role}:"] * (count - 1), "|assistant:"]
+
     def encode(self, text: str) -> list[int]:
         ids: list[int] = []
         while text:
@@ -111,6 +114,7 @@ class ScriptedTools:
     ) -> None:
         self._reply, self._delay_s = reply, delay_s
         self.calls: list[tuple[str, str, dict[str, Any]]] = []
+        self.ended: list[str] = []
 
     async def call(
         self, tool: str, arguments: dict[str, Any], *, session: str, deadline_s: float | None = None
@@ -124,11 +128,15 @@ class ScriptedTools:
             return said
         return ToolResult(id=session, status="ok", text=said)
 
+    async def end_session(self, session: str) -> None:
+        self.ended.append(session)
+
 
 class EchoTask:
     """Asks ``question``; EM 1 where the text of the last answer block equals the gold. One tool: ``search``."""
 
     name = "echo"
+    grammar = "search_r1"
     tools: tuple[str, ...] = ("search",)
     tool_arguments: Mapping[str, Mapping[str, Any]] = {"search": {"top_k": 2}}
     max_score = 1.0
@@ -145,7 +153,7 @@ class EchoTask:
     def score(self, item: TaskItem, response_text: str) -> Score:
         answer = response_text.rpartition("<answer>")[2].partition("</answer>")[0].strip()
         em = float(answer == item.gold[0])
-        return Score(2 * em - 1, {"em": em})
+        return Score(2 * em - 1, {"em": em}, answer or None)
 
     def oracle(self, item: TaskItem) -> list[OracleTurn]:
         return [OracleTurn("<search>x</search>"), OracleTurn(f"<answer>{item.gold[0]}</answer>")]

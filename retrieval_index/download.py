@@ -113,8 +113,9 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def download(url: str, part: Path, *, sha256: str, size: int | None, label: str, progress: bool) -> None:
-    """Download ``url`` to ``part``, going on where an earlier attempt stopped, and check its sum.
+def download(url: str, part: Path, *, sha256: str | None, size: int | None, label: str, progress: bool) -> None:
+    """Download ``url`` to ``part``, going on where an earlier attempt stopped, and check its sum (None: the caller
+    does).
 
     A connection that breaks is taken up again (with a Range request) a few times; then the part stays for the
     next run. Raises FetchError (network, disk) or ChecksumError (the part is deleted: it is another file).
@@ -142,8 +143,7 @@ def download(url: str, part: Path, *, sha256: str, size: int | None, label: str,
                 f"the download of {label} broke {ATTEMPTS} times ({type(broken).__name__}); "
                 "run the same command again: it goes on where this one stopped"
             ) from broken
-    found = sha256_of(part)
-    if found != sha256:
+    if sha256 is not None and (found := sha256_of(part)) != sha256:
         part.unlink()
         raise ChecksumError(
             f"{label}: sha256 is {found}, expected {sha256}; the file was deleted. Run again; "

@@ -6,9 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypedDict, runtime_checkable
 
+# Stands between the turns of a response: white space to ``str.strip`` and to a regex, so a scorer that does not care
+# about turns need not know of it. The engine takes it out of what a model writes.
+TURN_END = "\x1e"
+
 
 class Message(TypedDict):
-    role: str  # "system" | "user" | "assistant"
+    """One chat message. A last message of the ``assistant`` is a beginning that the policy continues.
+
+    Role ``raw``: the content is a whole prompt that is used as it stands, with no chat template around it.
+    """
+
+    role: str  # "system" | "user" | "assistant" | "tool" | "raw"
     content: str
 
 
@@ -24,10 +33,15 @@ class TaskItem:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """``value`` is the reward; ``parts`` are logged beside it (``em``, ``f1``, ``format``, ...)."""
+    """``value`` is the reward; ``parts`` are logged beside it (``f1``, ``format``, ...).
+
+    Every task gives the part ``em``: 1.0 where the answer is right, else 0.0; a part that some items lack is averaged
+    over those that have it. ``answer`` is what was read as the answer, for the stored row; None where there is none.
+    """
 
     value: float
     parts: dict[str, float] = field(default_factory=dict)
+    answer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +58,7 @@ class OracleTurn:
 class Task(Protocol):
     name: str
     max_score: float
+    grammar: str  # the grammar that its prompts speak of: what ``rollout.grammar=auto`` takes
     tools: tuple[str, ...]  # names of the tools that its trajectories may call
     tool_arguments: Mapping[str, Mapping[str, Any]]  # by tool: what each call gets beside the policy's own
 
@@ -52,7 +67,10 @@ class Task(Protocol):
     def messages(self, item: TaskItem) -> list[Message]: ...
 
     def score(self, item: TaskItem, response_text: str) -> Score:
-        """Score what the model wrote in all its turns (no prompt, no tool output)."""
+        """Score what the model wrote in all its turns, joined by ``TURN_END`` (no prompt, no tool output).
+
+        It is called from several threads at once, and may take its time: the rollouts go on meanwhile.
+        """
         ...
 
     def oracle(self, item: TaskItem) -> list[OracleTurn]:
@@ -71,3 +89,7 @@ class TaskDataError(ValueError):
     """A row of a dataset cannot be used; the message names file, line and key."""
 
     exit_code = 1
+
+
+class EmptySplit(TaskDataError):
+    """A split has no items, though others may: no file was given for it, or no row fell into it."""

@@ -17,9 +17,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tools.batcher import ToolFailed
 from tools.host import AllRefused, LoadTools, NotReady, ServerLimits, ToolHost
-from tools.protocol import ToolCall
-from tools.search import InvalidArguments, SearchTool
-from tools.wire import BadRequest, CallRequest, RetrieveRequest, parse_body, result_json
+from tools.protocol import InvalidArguments, ToolCall
+from tools.search import SearchTool
+from tools.wire import BadRequest, CallRequest, EndSessionRequest, RetrieveRequest, parse_body, result_json
 
 Answer = TypeVar("Answer")
 
@@ -71,7 +71,7 @@ def _add_routes(app: FastAPI, host: ToolHost) -> None:
         body: dict[str, Any] = {"status": host.state, "waiting": host.waiting()}
         if host.failure is not None:
             body["reason"] = str(host.failure)
-        body["tools"] = {tool.name: tool.summary() for tool in host.tools}
+        body["tools"] = {tool.name: {"idempotent": tool.idempotent, **tool.summary()} for tool in host.tools}
         if "search" in body["tools"]:
             body["index"] = body["tools"]["search"]
         return JSONResponse(body, status_code=200 if host.state == "ready" else 503)
@@ -86,7 +86,12 @@ def _add_routes(app: FastAPI, host: ToolHost) -> None:
         return JSONResponse(
             {
                 "tools": [
-                    {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+                    {
+                        "name": tool.name,
+                        "description": tool.description,
+                        "parameters": tool.parameters,
+                        "idempotent": tool.idempotent,
+                    }
                     for tool in host.tools
                 ]
             }
@@ -101,6 +106,13 @@ def _add_routes(app: FastAPI, host: ToolHost) -> None:
         calls = [wire.tool_call() for wire in asked.calls]
         results = await _while_connected(request, host.call(calls))
         return JSONResponse({"results": [result_json(result) for result in results]})
+
+    @app.post("/v1/end_session")
+    async def end_session(request: Request) -> Response:
+        host.check_ready()
+        asked = parse_body(EndSessionRequest, await _body(request, host.limits.max_body_bytes))
+        await host.end_sessions(asked.sessions)
+        return JSONResponse({"ended": len(asked.sessions)})
 
     @app.post("/retrieve")
     async def retrieve(request: Request) -> Response:

@@ -20,7 +20,23 @@ log = logging.getLogger(__name__)
 
 
 class HostedTool(Tool, Protocol):
-    """What the server needs of a tool beside running it."""
+    """What the server needs of a tool beside running it.
+
+    ``concurrency`` batches of at most ``max_batch`` calls run at once, and ``max_queue`` calls may wait (None: the
+    server's own bounds). ``idempotent``: a call may be sent again when nobody knows whether it ran.
+    """
+
+    @property
+    def idempotent(self) -> bool: ...
+
+    @property
+    def concurrency(self) -> int: ...
+
+    @property
+    def max_batch(self) -> int | None: ...
+
+    @property
+    def max_queue(self) -> int | None: ...
 
     def cache_key(self, call: ToolCall) -> Hashable | None:
         """Calls of the same key have the same answer; None where a call must run by itself."""
@@ -28,7 +44,7 @@ class HostedTool(Tool, Protocol):
 
     def summary(self) -> dict[str, Any]: ...
 
-    def close(self) -> None: ...
+    async def close(self) -> None: ...
 
 
 class QueueFull(Exception):
@@ -58,6 +74,7 @@ class _Job:
     call: ToolCall
     key: Hashable | None
     state: Literal["waiting", "running", "dropped"] = "waiting"
+    batch: asyncio.Task[None] | None = None  # what runs it
     waiters: list[_Waiter] = dataclasses.field(default_factory=list)
 
 
@@ -76,9 +93,9 @@ class _Waiter:
 class Batcher:
     """The queue in front of one tool. Belongs to one event loop.
 
-    ``max_batch`` calls run together; at most ``max_queue`` wait; ``cache_entries`` answers are kept (0:
-    none). Requests take turns: each batch is filled round-robin over the requests that wait, so a single call
-    does not stand behind somebody's bulk.
+    ``max_batch`` calls run together, ``tool.concurrency`` such batches at once; at most ``max_queue`` wait;
+    ``cache_entries`` answers are kept (0: none). Requests take turns: each batch is filled round-robin over the
+    requests that wait, so a single call does not stand behind somebody's bulk.
     """
 
     def __init__(
@@ -97,7 +114,8 @@ class Batcher:
         self._requests: deque[deque[_Job]] = deque()
         self._shared: dict[Hashable, _Job] = {}  # waiting or running, by key
         self._cache: OrderedDict[Hashable, ToolResult] = OrderedDict()
-        self._running: list[_Job] = []
+        self._running: dict[asyncio.Task[None], list[_Job]] = {}
+        self._lanes = asyncio.Semaphore(tool.concurrency)
         self._waiting = 0
         self._batch_s = 0.05  # moving average of a batch's run time, for Retry-After
         self._work = asyncio.Event()
@@ -116,10 +134,14 @@ class Batcher:
         if self._dispatcher is not None:
             self._dispatcher.cancel()
             await asyncio.gather(self._dispatcher, return_exceptions=True)
-        for job in [job for request in self._requests for job in request] + self._running:
+        queued = [job for request in self._requests for job in request]
+        for job in queued + [job for batch in self._running.values() for job in batch]:
             for waiter in job.waiters:
                 waiter.settle(self._not_started(waiter, "the server is stopping"))
-        self._running = []
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
         self._requests.clear()
         self._shared.clear()
         self._waiting = 0
@@ -168,6 +190,9 @@ class Batcher:
                 waiter.answer.cancel()
                 if not job.waiters and job.state == "waiting":
                     self._drop(job)
+                elif not job.waiters and job.batch is not None and self._max_batch == 1:
+                    self._forget([job])  # it runs by itself, for nobody: nobody is to join it now
+                    job.batch.cancel()
             raise
         results = [answer.answer.result() if isinstance(answer, _Waiter) else answer for answer in answers]
         if self._observer is not None:
@@ -176,12 +201,24 @@ class Batcher:
         return results
 
     async def _dispatch(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             await self._work.wait()
+            await self._lanes.acquire()  # before the batch is chosen: what comes meanwhile joins it
             if batch := self._next_batch():
-                await self._run(batch)
+                task = loop.create_task(self._run(batch))
+                self._running[task] = batch
+                for job in batch:
+                    job.batch = task
+                task.add_done_callback(self._ended)
+            else:
+                self._lanes.release()
             if not self._requests:
                 self._work.clear()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._forget(self._running.pop(task))
+        self._lanes.release()
 
     def _next_batch(self) -> list[_Job]:
         """The next jobs to run, one from each waiting request in turn."""
@@ -214,31 +251,31 @@ class Batcher:
 
     async def _run(self, batch: list[_Job]) -> None:
         started = self._clock()
-        self._running = batch
         try:
             results = await self.tool.run([job.call for job in batch])
             if len(results) != len(batch):
                 raise RuntimeError(f"{self.tool.name} gave {len(results)} results for {len(batch)} calls")
         except Exception as error:
             log.error("%s failed on a batch of %d calls", self.tool.name, len(batch), exc_info=error)
-            self._running = []
             self._forget(batch)
             for job in batch:
                 for waiter in job.waiters:
                     if not waiter.answer.done():
                         waiter.answer.set_exception(ToolFailed(f"{self.tool.name}: {type(error).__name__}"))
             return
-        self._running = []
-        run_s = self._clock() - started
+        now = self._clock()
+        run_s = now - started
         self._batch_s += 0.2 * (run_s - self._batch_s)
         self._forget(batch)
         for job, result in zip(batch, results, strict=True):
             if job.key is not None and result.status == "ok":
                 self._remember(job.key, result)
+            # a tool may know better than we how long the call itself ran (a session's calls wait for each other)
+            elapsed_s = result.elapsed_s or run_s
             for waiter in job.waiters:
                 # one that joined while the job ran did not wait at all; waiting is never counted as run time
-                queued_s = max(0.0, started - waiter.submitted)
-                waiter.settle(dataclasses.replace(result, id=waiter.call.id, elapsed_s=run_s, queued_s=queued_s))
+                queued_s = max(0.0, now - elapsed_s - waiter.submitted)
+                waiter.settle(dataclasses.replace(result, id=waiter.call.id, elapsed_s=elapsed_s, queued_s=queued_s))
         if self._observer is not None:
             self._observer.batch(self.tool.name, len(batch), run_s)
 

@@ -5,11 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 from tools.batcher import Batcher, HostedTool, QueueFull
 from tools.metrics import Metrics
 from tools.protocol import ToolCall, ToolResult
+
+
+@runtime_checkable
+class StatefulTool(Protocol):
+    """A tool that keeps something from call to call of one session."""
+
+    async def end_session(self, session: str) -> None: ...
+
 
 LoadTools = Callable[[], Sequence[HostedTool]]
 
@@ -60,8 +68,8 @@ class ToolHost:
         for tool in tools:
             batcher = Batcher(
                 tool,
-                max_batch=self.limits.max_batch,
-                max_queue=self.limits.max_queue,
+                max_batch=tool.max_batch or self.limits.max_batch,
+                max_queue=tool.max_queue or self.limits.max_queue,
                 cache_entries=self.limits.cache_entries,
                 observer=self.metrics,
             )
@@ -73,7 +81,7 @@ class ToolHost:
     async def close(self) -> None:
         for batcher in self._batchers.values():
             await batcher.stop()
-            batcher.tool.close()
+            await batcher.tool.close()
 
     @property
     def tools(self) -> list[HostedTool]:
@@ -89,6 +97,11 @@ class ToolHost:
     def check_ready(self) -> None:
         if self.state != "ready":
             raise NotReady(f"the tools are not ready: {self.state}")
+
+    async def end_sessions(self, sessions: Sequence[str]) -> None:
+        """Free what the tools keep for these sessions; an unknown one is no error."""
+        stateful = [tool for tool in self.tools if isinstance(tool, StatefulTool)]
+        await asyncio.gather(*(tool.end_session(session) for tool in stateful for session in sessions))
 
     async def call(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
         """Answer calls of any tools, in order. Raises NotReady, ToolFailed, or AllRefused where no

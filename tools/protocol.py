@@ -37,6 +37,10 @@ class ToolResult:
     queued_s: float = 0.0
 
 
+class InvalidArguments(ValueError):
+    """Arguments that break a tool's schema; the message names the field and is shown to the model."""
+
+
 @runtime_checkable
 class Tool(Protocol):
     """A tool runs batches of calls and answers each, in order. It never raises for a call's own fault."""

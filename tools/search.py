@@ -10,16 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from retrieval_index.retriever import MAX_K, Hit, Retriever
-from tools.protocol import ToolCall, ToolResult
+from tools.protocol import InvalidArguments, ToolCall, ToolResult
 from tools.tags import neutralise_tags
 
 log = logging.getLogger(__name__)
 
 MAX_QUERIES_PER_CALL = 16
-
-
-class InvalidArguments(ValueError):
-    """Arguments that break the schema; the message names the field and is shown to the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +34,9 @@ class SearchTool:
 
     name = "search"
     description = "Search a collection of passages. Returns the passages nearest in meaning to the query."
+    idempotent = True
+    concurrency = 1
+    max_batch = max_queue = None
 
     def __init__(
         self,
@@ -134,7 +133,7 @@ class SearchTool:
         """Answer each call, in order; a bad call is ``invalid`` and costs its neighbours nothing."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, self._run, calls)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self._worker.shutdown(wait=False, cancel_futures=True)
 
     def _run(self, calls: list[ToolCall]) -> list[ToolResult]:

@@ -1,9 +1,10 @@
-"""The tool server as a process: ``python -m tools.server --index indexes/miniwiki``."""
+"""The tool server as a process: ``python -m tools.server --tools search,python --index indexes/miniwiki``."""
 
 from __future__ import annotations
 
 import argparse
 import ipaddress
+import json
 import logging
 import os
 import signal
@@ -11,6 +12,9 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+from tools.load import TOOL_NAMES, load_tools
 
 TOKEN_ENV = "AGENT_RL_TOOL_TOKEN"
 BACKLOG = 2048
@@ -74,8 +78,9 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def serve(
-    index: str,
+    tools: Sequence[str] = ("search",),
     *,
+    index: str = "indexes/miniwiki",
     host: str = "127.0.0.1",
     port: int = 8900,
     token_file: str | None = None,
@@ -85,56 +90,47 @@ def serve(
     max_top_k: int = 100,
     max_query_chars: int = 2000,
     cache_entries: int = 10_000,
+    python: dict[str, Any] | None = None,
+    sql: dict[str, Any] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve the search tool over ``index`` until SIGTERM or Ctrl-C. One line goes to ``say`` when it is
-    ready.
+    """Serve ``tools`` (of TOOL_NAMES) until SIGTERM or Ctrl-C. One line goes to ``say`` when they are ready.
 
-    ``port=0`` takes a free one. The server listens at once and answers 503 while the index loads.
-    Raises ServeError (address, port, token) or a RetrievalError (index, encoder).
+    ``index`` is the search tool's; ``python`` and ``sql`` are the settings of those two. ``port=0`` takes a
+    free one. The server listens at once and answers 503 while the tools load. Raises ServeError (address, port,
+    token), or what a tool raises that cannot start (each has an ``exit_code``).
     """
     import uvicorn
 
-    from retrieval_index.index import read_manifest
-    from retrieval_index.retriever import MAX_K, Retriever
     from tools.app import create_app
     from tools.host import ServerLimits, ToolHost
-    from tools.search import SearchTool
 
-    if max_top_k > MAX_K:
-        raise ServeError(f"max_top_k={max_top_k} is above {MAX_K}, which is all that an index can give")
+    _check_tools(tools)
     token = read_token(token_file)
     if token is None and not is_loopback(host):
         raise ServeError(
             f"host={host!r} can be reached from other machines, and a bearer token is needed for that: "
             f"give a file that holds one as token_file (--token-file), or set {TOKEN_ENV}"
         )
-    read_manifest(Path(index))  # the commonest mistake, found before the port is opened
+    if "search" in tools:
+        _check_search(index, max_top_k)
     listening = bind(host, port)
     url = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
+    search = {"max_top_k": max_top_k, "max_query_chars": max_query_chars}
 
-    def load() -> Sequence[SearchTool]:
-        retriever = Retriever.open(index)
-        tool = SearchTool(
-            retriever,
-            default_top_k=min(3, max_top_k),
-            max_top_k=max_top_k,
-            max_query_chars=max_query_chars,
-        )
-        retriever.search(["warm up"], 1)  # the first search of a process is slow, nobody should wait for it
-        return [tool]
-
-    def when_loaded(host_of_tools: ToolHost) -> None:
-        if host_of_tools.state == "failed":
+    def when_loaded(loaded: ToolHost) -> None:
+        if loaded.state == "failed":
             server.should_exit = True
             return
-        tools = ", ".join(tool.name for tool in host_of_tools.tools)
-        summary = host_of_tools.tools[0].summary()
-        line = f"ready: {url}  tools: {tools}  index: {index} ({summary['passages']} passages)"
-        (say or _print_line)(line)
+        (say or _print_line)(f"ready: {url}  {_description(loaded, index)}")
 
     limits = ServerLimits(max_body_bytes, max_batch, max_queue, cache_entries)
-    app = create_app(load, limits, token=token, when_loaded=when_loaded)
+    app = create_app(
+        lambda: load_tools(tools, index=index, search=search, python=python or {}, sql=sql or {}),
+        limits,
+        token=token,
+        when_loaded=when_loaded,
+    )
     server = uvicorn.Server(
         uvicorn.Config(
             app,
@@ -158,6 +154,45 @@ def serve(
         raise failure
 
 
+def _check_tools(tools: Sequence[str]) -> None:
+    unknown = [name for name in tools if name not in TOOL_NAMES]
+    if unknown or not tools or len(set(tools)) < len(tools):
+        given = ",".join(tools)
+        raise ServeError(f"tools={given}: give one or more of {', '.join(TOOL_NAMES)}, each once")
+
+
+def _check_search(index: str, max_top_k: int) -> None:
+    """The commonest mistakes, found before the port is opened."""
+    from retrieval_index.index import read_manifest
+    from retrieval_index.retriever import MAX_K
+
+    if max_top_k > MAX_K:
+        raise ServeError(f"max_top_k={max_top_k} is above {MAX_K}, which is all that an index can give")
+    read_manifest(Path(index))
+
+
+def _description(loaded: Any, index: str) -> str:
+    parts = ["tools: " + ", ".join(tool.name for tool in loaded.tools)]
+    for tool in loaded.tools:
+        summary = tool.summary()
+        match tool.name:
+            case "search":
+                parts.append(f"index: {index} ({summary['passages']} passages)")
+            case "python":
+                parts.append(f"python: {_isolation(summary)}")
+            case "sql":
+                parts.append(f"databases: {', '.join(summary['databases'])}")
+    return "  ".join(parts)
+
+
+def _isolation(summary: dict[str, Any]) -> str:
+    """The isolation, and why it is not a stronger one: nothing falls back in silence."""
+    if summary["isolation"] == "none":
+        return "NOT ISOLATED (allow_unsafe): the model's code runs as you"
+    refused = "".join(f"; {name} is not to be had: {reason}" for name, reason in summary.get("refused", {}).items())
+    return f"isolated by {summary['isolation']}{refused}"
+
+
 def _ignore(*_: object) -> None:
     """Handler of a signal that was dealt with already."""
 
@@ -173,24 +208,42 @@ def _positive(text: str) -> int:
     return value
 
 
+def _record(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError("a JSON object is needed")
+    return value
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.server", description="Serve tools over HTTP.")
-    parser.add_argument("--index", required=True, help="index folder, made by agent-rl build-index")
+    parser.add_argument(
+        "--tools",
+        type=lambda text: text.split(","),
+        default=["search"],
+        help=f"one or more of {','.join(TOOL_NAMES)}, with commas",
+    )
+    parser.add_argument("--index", default="indexes/miniwiki", help="index folder, made by agent-rl build-index")
     parser.add_argument("--host", default="127.0.0.1", help="another address than loopback needs a token")
     parser.add_argument(
         "--port", type=int, choices=range(65536), metavar="PORT", default=8900, help="0 takes a free port"
     )
     parser.add_argument("--token-file", help=f"file with the bearer token (or set {TOKEN_ENV})")
     parser.add_argument("--max-body-bytes", type=_positive, default=4 * 2**20)
-    parser.add_argument("--max-batch", type=_positive, default=64, help="calls that run together")
+    parser.add_argument("--max-batch", type=_positive, default=64, help="searches that run together")
     parser.add_argument("--max-queue", type=_positive, default=1024, help="calls that may wait, for each tool")
     parser.add_argument("--max-top-k", type=_positive, default=100)
     parser.add_argument("--max-query-chars", type=_positive, default=2000)
     parser.add_argument("--cache-entries", type=int, default=10_000, help="answers kept; 0 keeps none")
+    parser.add_argument("--python", type=_record, help="settings of the python tool: '{\"timeout_s\": 5}'")
+    parser.add_argument("--sql", type=_record, help='settings of the sql tool: \'{"databases": {"main": "x.db"}}\'')
     options = vars(parser.parse_args(arguments))
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
-        serve(**options)
+        serve(options.pop("tools"), **options)
     except Exception as error:
         if (code := getattr(error, "exit_code", None)) is None:
             raise

@@ -56,8 +56,11 @@ class EchoTool:
 
     name = "echo"
     description = "Answers with its arguments."
+    idempotent = True
+    max_batch = max_queue = None
 
-    def __init__(self, *, run_s: float = 0.0, shared: bool = False) -> None:
+    def __init__(self, *, run_s: float = 0.0, shared: bool = False, concurrency: int = 1) -> None:
+        self.concurrency = concurrency
         self.parameters: dict[str, Any] = {"type": "object"}
         self.gate = threading.Event()
         self.gate.set()
@@ -70,7 +73,7 @@ class EchoTool:
     def summary(self) -> dict[str, Any]:
         return {"kind": "echo"}
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self.gate.set()
 
     async def run(self, calls: list[ToolCall]) -> list[ToolResult]:

@@ -41,6 +41,14 @@ class CallRequest(BaseModel):
     calls: Annotated[list[WireCall], Field(min_length=1)]
 
 
+class EndSessionRequest(BaseModel):
+    """Body of ``POST /v1/end_session``."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    sessions: Annotated[list[Name], Field(min_length=1, max_length=10_000)]
+
+
 class RetrieveRequest(BaseModel):
     """Body of ``POST /retrieve``, as Search-R1's clients send it; they may send more, which is ignored."""
 

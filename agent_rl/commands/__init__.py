@@ -20,7 +20,7 @@ from agent_rl.commands import (
 )
 
 # In the order in which a newcomer meets them.
-ALL = (fetch, build_index, serve_tools, train, warmup, evaluate, rollout, report, config, data, doctor, bench)
+ALL = (fetch, build_index, serve_tools, train, warmup, evaluate, rollout, report, config, data, bench, doctor)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -25,6 +25,14 @@ def add_parser(subparsers: Any) -> None:
             "agent-rl bench objective run=runs/demo step=3 presets=[grpo,tr_grpo,dapo] pairs=9",
         ],
     )
+    add_command(
+        kinds,
+        "sandbox",
+        run=sandbox,
+        composes="bench-sandbox",
+        summary="calls of the python tool per second, with their latencies, beside bare subprocesses",
+        examples=["agent-rl bench sandbox", "agent-rl bench sandbox calls=50 concurrency=[1,8] python.workers=4"],
+    )
 
 
 def objective(args: argparse.Namespace) -> None:
@@ -33,3 +41,11 @@ def objective(args: argparse.Namespace) -> None:
     from agent_rl.bench.objective import bench_objective
 
     bench_objective(config, args.config_dir)
+
+
+def sandbox(args: argparse.Namespace) -> None:
+    config = composed(args)
+
+    from agent_rl.bench.sandbox import bench_sandbox
+
+    bench_sandbox(config)

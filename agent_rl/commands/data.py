@@ -1,16 +1,15 @@
-"""`agent-rl data`: write the fictional encyclopedia to a folder, or check every item of a task."""
+"""`agent-rl data`: prepare public data sets, check every item of a task, write the fictional encyclopedia."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent_rl.commands import coverage
-from agent_rl.commands.parsing import add_command, check_out, composed
+from agent_rl.commands import coverage, data_check, data_prepare
+from agent_rl.commands.parsing import add_command, composed
+from agent_rl.commands.whole_folder import whole_folder
 
 if TYPE_CHECKING:
     from tasks.miniwiki.world import World
@@ -20,7 +19,7 @@ SPLITS = ("train", "dev", "test")
 
 def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
-        "data", help="write the miniwiki data set, or check a task's questions"
+        "data", help="prepare public data sets, check a task's questions, write the miniwiki data set"
     )
     parser.set_defaults(parser=parser)
     kinds = parser.add_subparsers(title="data commands", metavar="WHAT", required=True)
@@ -32,17 +31,8 @@ def add_parser(subparsers: Any) -> None:
         summary="write corpus.jsonl and the questions of the three splits to a folder",
         examples=["agent-rl data miniwiki out=data/miniwiki seed=1 passages=20000"],
     )
-    add_command(
-        kinds,
-        "check",
-        run=check,
-        composes="data-check",
-        summary="prove for every question that its own gold answer scores the maximum",
-        examples=[
-            "agent-rl data check task=search",
-            "agent-rl data check task.data.kind=jsonl task.data.train=questions.jsonl",
-        ],
-    )
+    data_check.add_parser(kinds)
+    data_prepare.add_parser(kinds)
     add_command(
         kinds,
         "coverage",
@@ -59,26 +49,11 @@ def add_parser(subparsers: Any) -> None:
 def miniwiki(args: argparse.Namespace) -> None:
     config = composed(args)
 
-    from agent_rl.errors import UsageError
     from tasks.miniwiki import generate
 
     out = Path(config.out)
-    if (out / "manifest.json").exists():
-        raise UsageError(f"{out} holds a data set already; delete it or give another folder: out=...")
-    if out.is_dir() and any(out.iterdir()):
-        raise UsageError(f"{out} holds other files; give an empty folder or a new one: out=...")
-    check_out(out)
-    world = generate(config.seed, config.passages)
-    # Written beside and renamed at the end: what stands at `out` is whole.
-    partial = out.absolute().with_name(f".{out.absolute().name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        partial.mkdir(parents=True)
-        counts = _write(world, config, partial)
-        os.replace(partial, out)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+    with whole_folder(out) as folder:
+        counts = _write(generate(config.seed, config.passages), config, folder)
     print(f"{out}: " + ", ".join(f"{name} {count}" for name, count in counts.items()))
 
 
@@ -103,30 +78,3 @@ def _write(world: World, config: Any, out: Path) -> dict[str, int]:
     about = config.model_dump(mode="json") | {"rows": counts}
     (out / "manifest.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
     return counts
-
-
-def check(args: argparse.Namespace) -> None:
-    config = composed(args)
-
-    from tasks.base import TaskDataError
-    from tasks.search import SearchTask
-    from tasks.search.data import EmptySplit
-
-    task = SearchTask(**config.task.model_dump(exclude={"kind"}))
-    faults = []
-    for split in SPLITS:
-        try:
-            items = task.items(split)
-        except EmptySplit as error:  # few questions: the hash may hold none of them out
-            print(f"{split}: 0 questions ({error})")
-            continue
-        for item in items:
-            try:
-                task.validate(item)
-            except TaskDataError as error:
-                faults.append(str(error))
-        print(f"{split}: {len(items)} questions")
-    if faults:
-        shown = "\n  ".join(faults[:20])
-        raise TaskDataError(f"{len(faults)} questions cannot reach the maximum score:\n  {shown}")
-    print("every gold answer scores the maximum")

@@ -1,4 +1,4 @@
-"""`agent-rl doctor`: what this machine offers, and whether a tool server answers."""
+"""`agent-rl doctor`: what this machine offers, what it can isolate, and whether a tool server answers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import os
 import platform
 import shutil
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ def add_parser(subparsers: Any) -> None:
         "doctor",
         run=run,
         composes="doctor",
-        summary="show versions, processor, disk and whether the tool server answers",
+        summary="show versions, processor, disk, what can isolate code, and whether the tool server answers",
         examples=["agent-rl doctor", "agent-rl doctor tools.url=http://127.0.0.1:8901"],
     )
 
@@ -56,8 +57,22 @@ def _facts(url: str) -> list[tuple[str, str]]:
     cache = default_cache_dir()
     facts.append(("cache folder", f"{cache} ({_free_gib(cache):.1f} GiB free)"))
     facts.append(("working directory", f"{Path.cwd()} ({_free_gib(Path.cwd()):.1f} GiB free)"))
+    facts += _isolation()
     facts.append(("tool server", _tool_server(url)))
     return facts
+
+
+def _isolation() -> list[tuple[str, str]]:
+    """What the python tool can shut the model's code in with; each is tried, not looked up."""
+    if sys.platform != "linux":
+        return [("python isolation", f"none on {sys.platform}: Linux only")]
+    from tools.python.isolation import probe
+
+    found = probe()
+    facts = [(f"python {name}", "works" if reason is None else f"no: {reason}") for name, reason in found.items()]
+    best = next((name for name, reason in found.items() if reason is None), None)
+    verdict = f"isolated by {best}" if best else "will not start without python.allow_unsafe=true"
+    return [*facts, ("python tool", verdict)]
 
 
 def _version(package: str) -> str:

@@ -14,9 +14,12 @@ def add_parser(subparsers: Any) -> None:
         "serve-tools",
         run=run,
         composes="serve-tools",
-        summary="serve the search tool over HTTP; stop it with Ctrl-C",
+        summary="serve search, python and sql over HTTP; stop it with Ctrl-C",
         examples=[
             "agent-rl serve-tools index=indexes/miniwiki port=8900",
+            "agent-rl serve-tools tools=[python] python.timeout_s=5 python.preload=[numpy,sympy]",
+            "agent-rl serve-tools tools=[search,python] index=indexes/miniwiki",
+            "agent-rl serve-tools tools=[sql] 'sql.databases={main: data/shop.db}'",
             "agent-rl serve-tools index=indexes/mine host=0.0.0.0 token_file=token.txt search.max_batch=128",
         ],
     )
@@ -27,4 +30,5 @@ def run(args: argparse.Namespace) -> None:
 
     from tools.server import serve
 
-    serve(**config.model_dump(exclude={"search"}), **config.search.model_dump())
+    settings = config.model_dump(exclude={"tools", "search"})
+    serve(config.tools, **settings, **config.search.model_dump())

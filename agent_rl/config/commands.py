@@ -10,7 +10,9 @@ from typing import Annotated
 from pydantic import Field
 
 from agent_rl.config.schema import (
+    BenchSandboxConfig,
     BuildIndexConfig,
+    FileList,
     MiniwikiData,
     PathText,
     PositiveInt,
@@ -84,6 +86,15 @@ class MiniwikiCommand(MiniwikiData):
     out: PathText = "data/miniwiki"
 
 
+class PrepareCommand(Record):
+    """`agent-rl data prepare`: which public set, and where to."""
+
+    name: str | None = Field(None, description="a set of `agent-rl data prepare`, which lists them")
+    out: PathText | None = Field(None, description="folder to write; default: data/<name>")
+    train: FileList = Field((), description="files you have, in place of a download")
+    test: FileList = Field((), description="files you have, in place of a download")
+
+
 COMMANDS: dict[str, tuple[str, type[Record]]] = {
     "train": ("train", RunConfig),
     "warmup": ("train", RunConfig),
@@ -92,10 +103,12 @@ COMMANDS: dict[str, tuple[str, type[Record]]] = {
     "data-check": ("train", RunConfig),
     "data-coverage": ("train", CoverageCommand),
     "doctor": ("train", RunConfig),
+    "data-prepare": ("data_prepare", PrepareCommand),
     "data-miniwiki": ("data_miniwiki", MiniwikiCommand),
     "bench-objective": ("train", BenchObjectiveCommand),
     "build-index": ("build_index", BuildIndexConfig),
     "serve-tools": ("serve_tools", ServeToolsConfig),
+    "bench-sandbox": ("bench_sandbox", BenchSandboxConfig),
 }
 
 

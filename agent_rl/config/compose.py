@@ -17,6 +17,7 @@ from agent_rl.config import overrides as override_syntax
 from agent_rl.config.commands import COMMANDS
 from agent_rl.config.faults import Fault, check
 from agent_rl.config.schema import Record
+from agent_rl.config.sections import branches
 from agent_rl.errors import ConfigError, UsageError
 
 CONFIG_DIR = Path(configs.__file__).resolve().parent
@@ -32,6 +33,8 @@ def compose(command: str, overrides: list[str], config_dir: Path | None = None) 
     presets_of = _presets(primary, config_dir)
     typed = override_syntax.parse(overrides, presets_of)
     faults = list(typed.faults)
+    if isinstance(typed.values.get("tools"), list) and branches(record_type.model_fields["tools"]):
+        typed.values["tools.names"] = typed.values.pop("tools")  # tools=[python] of a run, as of serve-tools
 
     values, files = _compose_yaml(primary, typed.presets, config_dir)
     run = typed.values.get("run") if "run" in record_type.model_fields else None

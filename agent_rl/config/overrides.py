@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from agent_rl.config.faults import Fault, nearest, show
+from agent_rl.config.installed_tasks import installed_tasks
 
-# These groups also take a path or a hub id in place of a preset: it becomes the section's `path`.
-PATH_GROUPS = {"model": "hub", "encoder": None, "corpus": "jsonl"}
-_LOOKS_LIKE_PATH = re.compile(r"[/\\]|^[.~]|\.(jsonl|gz|zst|json|tsv|parquet)$")
+# These groups also take a path, a hub id or (task) module:Class in place of a preset: it becomes the section's `path`.
+PATH_GROUPS = {"model": "hub", "encoder": None, "corpus": "jsonl", "task": "plugin"}
+_LOOKS_LIKE_PATH = re.compile(r"[/\\]|^[.~]|\.(jsonl|gz|zst|json|tsv|parquet)$|\w:[A-Za-z_]\w*$")
 
 
 @dataclass
@@ -81,15 +82,19 @@ def _choose(result: Overrides, group: str, value: Any, presets: list[str]) -> No
         result.presets[group] = "null"
     elif name in presets:
         result.presets[group] = name
-    elif group in PATH_GROUPS and (_LOOKS_LIKE_PATH.search(name) or Path(name).exists()):
+    elif group in PATH_GROUPS and (
+        _LOOKS_LIKE_PATH.search(name) or Path(name).exists() or (group == "task" and name in installed_tasks())
+    ):
         if (preset := PATH_GROUPS[group]) is not None:
             result.presets[group] = preset
         result.values[f"{group}.path"] = name
     else:
-        near = nearest(name, presets)
+        known = [*presets, *(installed_tasks() if group == "task" else ())]
+        near = nearest(name, known)
         hint = f"; did you mean {near}?" if near else ""
         also = "; a path or a hub id has a / in it" if group in PATH_GROUPS else ""
-        text = f"no such preset{hint} (presets: {', '.join(presets)}{also})"
+        also = "; a task of your own is written my_task.py:MyTask" if group == "task" else also
+        text = f"no such preset{hint} (presets: {', '.join(known)}{also})"
         result.faults.append(Fault(group, show(value), text))
 
 

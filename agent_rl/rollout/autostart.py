@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -25,8 +25,8 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @contextlib.contextmanager
-def autostarted_tool_server(tools: ToolsConfig, log_file: Path) -> Iterator[None]:
-    """Start `python -m tools.server` over ``tools.index`` on the port of ``tools.url``; stop it at the end.
+def autostarted_tool_server(tools: ToolsConfig, log_file: Path, names: Sequence[str] = ("search",)) -> Iterator[None]:
+    """Start `python -m tools.server` with the tools ``names`` on the port of ``tools.url``; stop it at the end.
 
     Enter it from the main thread: on Linux the child is told to end when the thread that started it ends.
     Raises UsageError (not a loopback address, a server is there already) or ToolServerUnavailable (it did not
@@ -38,19 +38,7 @@ def autostarted_tool_server(tools: ToolsConfig, log_file: Path) -> Iterator[None
             f"tools.autostart=true, but something answers at {tools.url} already; "
             "leave tools.autostart out to use it, or give another port in tools.url"
         )
-    command = [
-        sys.executable,
-        "-m",
-        "tools.server",
-        "--index",
-        tools.index,
-        "--host",
-        host,
-        "--port",
-        str(port),
-    ]
-    if tools.token_file is not None:
-        command += ["--token-file", tools.token_file]
+    command = serve_command(tools, host, port, names)
     log_file.parent.mkdir(parents=True, exist_ok=True)
     with log_file.open("ab") as log:
         child = subprocess.Popen(
@@ -69,6 +57,19 @@ def autostarted_tool_server(tools: ToolsConfig, log_file: Path) -> Iterator[None
         yield
     finally:
         _stop(child)
+
+
+def serve_command(tools: ToolsConfig, host: str, port: int, names: Sequence[str]) -> list[str]:
+    """What starts the server, with the settings of the tools that it is to have."""
+    command = [sys.executable, "-m", "tools.server", "--host", host, "--port", str(port), "--tools", ",".join(names)]
+    if "search" in names:
+        command += ["--index", tools.index]
+    for name, settings in (("python", tools.python), ("sql", tools.sql)):
+        if name in names:
+            command += [f"--{name}", settings.model_dump_json()]
+    if tools.token_file is not None:
+        command += ["--token-file", tools.token_file]
+    return command
 
 
 def _address(url: str) -> tuple[str, int]:

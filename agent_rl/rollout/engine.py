@@ -16,7 +16,8 @@ from agent_rl.rollout.observation import fit_observation
 from agent_rl.rollout.protocol import AnswerAction, CallAction, Grammar, NoAction, ParsedTurn
 from agent_rl.rollout.trajectory import Failure, StopReason, Trajectory, Turn
 from agent_rl.samplers.base import SampledTurn, Sampler, SamplingParams
-from tasks.base import Task, TaskItem
+from tasks.base import Score, Task, TaskItem
+from tasks.thoughts import opens_think
 from tools.protocol import ToolResult
 
 
@@ -26,6 +27,10 @@ class ToolCaller(Protocol):
     async def call(
         self, tool: str, arguments: dict[str, Any], *, session: str, deadline_s: float | None = None
     ) -> ToolResult: ...
+
+    async def end_session(self, session: str) -> None:
+        """The trajectory is over. Never raises."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +74,24 @@ async def run_rollout(
         _fail(trajectory, "task", error)
     finally:
         await spec.sampler.end_session(session)
+        await spec.tools.end_session(session)
         trajectory.seconds = time.perf_counter() - began
     if trajectory.stop_reason not in _UNSCORED:
         try:
-            trajectory.score = spec.task.score(item, trajectory.response_text)
+            trajectory.score = await _score(trajectory, spec)
         except Exception as error:  # a scorer's bug must not end the step; it is counted as infrastructure
             trajectory.stop_reason = None
             _fail(trajectory, "task", error)
     trajectory.check()
     return trajectory
+
+
+async def _score(trajectory: Trajectory, spec: RolloutSpec) -> Score:
+    # In a thread: a scorer may wait for other processes, and the other rollouts go on meanwhile.
+    score = await asyncio.to_thread(spec.task.score, trajectory.item, trajectory.response_text)
+    if score.answer is not None:
+        trajectory.answer = score.answer
+    return score
 
 
 _UNSCORED = (StopReason.FAILED, StopReason.ROLLOUT_TIMEOUT, StopReason.PROMPT_TOO_LONG)
@@ -91,18 +105,21 @@ def _fail(trajectory: Trajectory, boundary: str, error: Exception) -> None:
 async def _run_turns(trajectory: Trajectory, spec: RolloutSpec, seed: int) -> None:
     ledger, limits = trajectory.ledger, spec.limits
     try:
-        prompt = spec.codec.render(spec.task.messages(trajectory.item))
+        messages = spec.task.messages(trajectory.item)
+        prompt = spec.codec.render(messages)
     except Exception as error:
         raise TaskError(f"rendering the prompt of {trajectory.item.id}: {error}") from error
     ledger.prompt(prompt)
     if len(prompt) > limits.max_prompt_tokens:
         trajectory.stop(StopReason.PROMPT_TOO_LONG)
         return
+    opening = "<think>" if opens_think(messages) else ""
     for turn_index in range(limits.max_turns):
         if ledger.response_length() >= limits.max_response_tokens:
             trajectory.stop(StopReason.MAX_TOKENS)
             return
-        turn, parsed = await _sample_turn(trajectory, spec, derive_seed(seed, turn_index))
+        turn, parsed = await _sample_turn(trajectory, spec, derive_seed(seed, turn_index), opening)
+        opening = ""
         trajectory.turns.append(turn)
         _count(trajectory, "calls_in_think", parsed.calls_in_think)
         _count(trajectory, "dropped_calls", parsed.dropped_calls)
@@ -123,12 +140,18 @@ async def _run_turns(trajectory: Trajectory, spec: RolloutSpec, seed: int) -> No
         if turn_index + 1 == limits.max_turns:
             # No turn is left to read an observation in: do not spend a tool call on it.
             break
-        await _observe(trajectory, spec, parsed.action)
+        if isinstance(parsed.action, NoAction):
+            _correct(trajectory, spec)
+        else:
+            await _observe(trajectory, spec, (parsed.action, *parsed.further))
     trajectory.stop(StopReason.MAX_TURNS)
 
 
-async def _sample_turn(trajectory: Trajectory, spec: RolloutSpec, seed: int) -> tuple[Turn, ParsedTurn]:
-    """One policy turn. A stop string inside an open think block does not end it: sampling goes on."""
+async def _sample_turn(trajectory: Trajectory, spec: RolloutSpec, seed: int, opening: str) -> tuple[Turn, ParsedTurn]:
+    """One policy turn. A stop string inside an open think block does not end it: sampling goes on.
+
+    ``opening``: what the prompt has begun for the policy; it is read before the turn, but is not part of it.
+    """
     ledger, limits = trajectory.ledger, spec.limits
     start = len(ledger)
     began = time.perf_counter()
@@ -153,7 +176,7 @@ async def _sample_turn(trajectory: Trajectory, spec: RolloutSpec, seed: int) -> 
         assert ids == ledger.input_ids, "the ledger changed while the sampler ran"  # invariant 2
         ledger.policy(sampled.ids, sampled.logprobs, sampled.version)
         text += _kept_text(sampled, spec.codec)
-        parsed = spec.grammar.parse(text, spec.task.tools)
+        parsed = spec.grammar.parse(opening + text, spec.task.tools)
         used = len(ledger) - start
         if not (sampled.stop_string and parsed.open_think and used < budget):
             break
@@ -175,36 +198,65 @@ def _kept_text(sampled: SampledTurn, codec: TokenCodec) -> str:
     return text[: end + len(sampled.stop_string)]
 
 
-async def _observe(trajectory: Trajectory, spec: RolloutSpec, action: CallAction | NoAction) -> None:
-    """Run the call (or write the hint for a turn without one) and append what the policy will see."""
-    ledger, limits = trajectory.ledger, spec.limits
-    room = min(limits.max_observation_tokens, limits.max_response_tokens - ledger.response_length())
-    turn = trajectory.turns[-1]
-    if isinstance(action, NoAction):
-        text = spec.grammar.correction(spec.task.tools)
-        ledger.observation(spec.codec.encode(text)[: max(room, 0)])
-        trajectory.turns[-1] = replace(turn, observation=text)
-        return
+def _correct(trajectory: Trajectory, spec: RolloutSpec) -> None:
+    """Append the hint for a turn with neither call nor answer."""
+    text = spec.grammar.correction(spec.task.tools)
+    trajectory.ledger.observation(spec.codec.encode(text)[: max(_room(trajectory, spec.limits), 0)])
+    trajectory.turns[-1] = replace(trajectory.turns[-1], observation=text)
+
+
+async def _observe(trajectory: Trajectory, spec: RolloutSpec, calls: tuple[CallAction, ...]) -> None:
+    """Make the calls of a turn, all at once, and append what the policy will see of them."""
     began = time.perf_counter()
+    # A group, so that one call's failure of infrastructure ends the others too.
+    try:
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(_call(call, trajectory, spec)) for call in calls]
+    except ExceptionGroup as several:
+        raise several.exceptions[0] from several
+    made = [task.result() for task in running]
+    frames = spec.grammar.observation_frames(tuple(call.tool for call in calls))
+    texts, room = [], _room(trajectory, spec.limits)
+    for place, (_, result) in enumerate(made):
+        _count(trajectory, f"tool_{result.status}", 1)
+        last = place + 1 == len(made)
+        frame = (frames[place], frames[-1] if last else "")
+        share = room // (len(made) - place)  # what one result leaves over is the next one's
+        ids, text, cut = fit_observation(spec.grammar.observation_text(result), frame, share, spec.codec)
+        _count(trajectory, "truncated_observation", int(cut))
+        trajectory.ledger.observation(ids)
+        room -= len(ids)
+        texts.append(text)
+    (arguments, first), further = made[0], made[1:]
+    trajectory.turns[-1] = replace(
+        trajectory.turns[-1],
+        tool=calls[0].tool,
+        arguments=arguments,
+        tool_status=first.status,
+        observation="".join(texts),
+        further_calls=tuple(
+            (call.tool, given, result.status) for call, (given, result) in zip(calls[1:], further, strict=True)
+        ),
+        tool_s=time.perf_counter() - began,
+        tool_queued_s=max(result.queued_s for _, result in made),
+    )
+
+
+async def _call(call: CallAction, trajectory: Trajectory, spec: RolloutSpec) -> tuple[dict[str, Any], ToolResult]:
+    """The arguments as they were sent, and the result."""
+    if call.fault is not None:
+        return call.arguments, ToolResult("", "invalid", call.fault)
     # The policy's own arguments come last: it may ask for what the tool's schema lets it ask for.
-    arguments = {**spec.task.tool_arguments.get(action.tool, {}), **action.arguments}
-    result = await spec.tools.call(action.tool, arguments, session=trajectory.session, deadline_s=limits.tool_timeout_s)
+    arguments = {**spec.task.tool_arguments.get(call.tool, {}), **call.arguments}
+    deadline_s = spec.limits.tool_timeout_s
+    result = await spec.tools.call(call.tool, arguments, session=trajectory.session, deadline_s=deadline_s)
     if result.status == "overloaded":
         raise ToolOverloaded(f"the tool server did not start the call: {result.text}")
-    _count(trajectory, f"tool_{result.status}", 1)
-    body = spec.grammar.observation_text(result)
-    ids, text, cut = fit_observation(body, spec.grammar.observation_frame(action.tool), room, spec.codec)
-    _count(trajectory, "truncated_observation", int(cut))
-    ledger.observation(ids)
-    trajectory.turns[-1] = replace(
-        turn,
-        tool=action.tool,
-        arguments=arguments,
-        tool_status=result.status,
-        observation=text,
-        tool_s=time.perf_counter() - began,
-        tool_queued_s=result.queued_s,
-    )
+    return arguments, result
+
+
+def _room(trajectory: Trajectory, limits: RolloutLimits) -> int:
+    return min(limits.max_observation_tokens, limits.max_response_tokens - trajectory.ledger.response_length())
 
 
 def _count(trajectory: Trajectory, name: str, amount: int) -> None:

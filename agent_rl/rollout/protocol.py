@@ -1,7 +1,8 @@
 """Grammars: how a policy's text asks for a tool or answers, and how an observation is written.
 
-A grammar is chosen by name (``rollout.grammar``). ``search_r1``: ``<search> query </search>`` is answered with
-``<information> ... </information>``; ``<answer> ... </answer>`` ends; ``<think>`` is the model's own.
+A grammar is chosen by name (``rollout.grammar``, see ``grammars.py``). ``search_r1``: ``<search> query </search>`` is
+answered with ``<information> ... </information>``, ``<python> code </python>`` and ``<sql> query </sql>`` with
+``<output> ... </output>``; ``<answer> ... </answer>`` ends; ``<think>`` is the model's own.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from tools.protocol import ToolResult
 
 @dataclass(frozen=True, slots=True)
 class CallAction:
-    """The policy asks for a tool."""
+    """The policy asks for a tool. ``fault``: the call cannot be made, and this is what the policy is told."""
 
     tool: str
     arguments: dict[str, Any]
+    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +37,16 @@ class NoAction:
 
 @dataclass(frozen=True, slots=True)
 class ParsedTurn:
-    """What one turn asks for. ``open_think``: the text ends inside a think block, so the turn is not over."""
+    """What one turn asks for. ``open_think``: the text ends inside a think block, so the turn is not over.
+
+    ``further``: calls of the same turn that are made together with ``action``.
+    """
 
     action: CallAction | AnswerAction | NoAction
     calls_in_think: int = 0
     dropped_calls: int = 0
     open_think: bool = False
+    further: tuple[CallAction, ...] = ()
 
 
 class Grammar(Protocol):
@@ -52,8 +58,8 @@ class Grammar(Protocol):
         """Read one policy turn. Never raises: whatever a model writes is data."""
         ...
 
-    def observation_frame(self, tool: str) -> tuple[str, str]:
-        """What stands before and after a tool's output (template separators included)."""
+    def observation_frames(self, tools: tuple[str, ...]) -> list[str]:
+        """What stands before, between and after the outputs of ``tools`` (template separators included)."""
         ...
 
     def observation_text(self, result: ToolResult) -> str: ...
@@ -67,15 +73,19 @@ class SearchR1Grammar:
     """Tags of Search-R1 (arXiv 2503.09516). The first completed tag outside ``<think>`` wins."""
 
     name = "search_r1"
-    _tool_tags = (("search", "search", "query"), ("python", "python", "code"))  # tool, tag, argument
+    answer_tags: tuple[str, ...] = ("answer",)
+    # tool, tag, argument
+    _tool_tags = (("search", "search", "query"), ("python", "python", "code"), ("sql", "sql", "query"))
     _think = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
 
     def stop_strings(self, tools: tuple[str, ...]) -> tuple[str, ...]:
-        return (*(f"</{tag}>" for tool, tag, _ in self._tool_tags if tool in tools), "</answer>")
+        tags = [tag for tool, tag, _ in self._tool_tags if tool in tools]
+        return tuple(f"</{tag}>" for tag in (*tags, *self.answer_tags))
 
     def parse(self, text: str, tools: tuple[str, ...]) -> ParsedTurn:
         tags = {tag: (tool, argument) for tool, tag, argument in self._tool_tags if tool in tools}
-        pattern = re.compile(rf"<({'|'.join([*tags, 'answer'])})>(.*?)</\1>", re.DOTALL)
+        # Without any tag: a pattern that is found nowhere.
+        pattern = re.compile(rf"<({'|'.join([*tags, *self.answer_tags]) or '(?!)'})>(.*?)</\1>", re.DOTALL)
         thoughts = list(self._think.finditer(text))
         open_think = bool(thoughts) and not thoughts[-1].group(1)
         outside = self._think.sub(lambda match: " " * len(match.group()), text)
@@ -90,11 +100,12 @@ class SearchR1Grammar:
         if first.group(1) == "answer":
             return ParsedTurn(AnswerAction(first.group(2).strip()), calls_in_think, dropped)
         tool, argument = tags[first.group(1)]
-        return ParsedTurn(CallAction(tool, {argument: first.group(2).strip()}), calls_in_think, dropped)
+        text = _code(first.group(2)) if argument == "code" else first.group(2).strip()
+        return ParsedTurn(CallAction(tool, {argument: text}), calls_in_think, dropped)
 
-    def observation_frame(self, tool: str) -> tuple[str, str]:
-        tag = "output" if tool == "python" else "information"
-        return f"\n<{tag}>\n", f"\n</{tag}>\n"
+    def observation_frames(self, tools: tuple[str, ...]) -> list[str]:
+        tag = "information" if tools == ("search",) else "output"  # one call a turn: the first completed tag
+        return [f"\n<{tag}>\n", f"\n</{tag}>\n"]
 
     def observation_text(self, result: ToolResult) -> str:
         return result.text.strip()
@@ -105,4 +116,7 @@ class SearchR1Grammar:
         return f"\nThat was neither a call nor an answer. {ways} with <answer> ... </answer>.\n"
 
 
-GRAMMARS: dict[str, Grammar] = {grammar.name: grammar for grammar in (SearchR1Grammar(),)}
+def _code(text: str) -> str:
+    """Code between its tags. On a line of its own its first line keeps its indentation, which means something."""
+    beside_tag, _, below = text.partition("\n")
+    return (text.lstrip() if beside_tag.strip() else below.strip("\r\n")).rstrip()

@@ -22,9 +22,9 @@ def with_model(config: RunConfig, task: Task, path: str, work: Callable[[Rollout
 
     async def run() -> T:
         async with make_tools(config) as tools:
-            await check_tools(config, tools)  # before the model is loaded: the commonest mistake is quick to see
+            schemas = await check_tools(config, tools)  # before the model is loaded: the commonest mistake, shown early
             model, tokenizer = load_model(path, config.model)
-            codec = make_codec(config, model, tokenizer)
+            codec = make_codec(config, model, tokenizer, schemas)
             sampler = HFSampler(model, codec, max_batch=config.sampler.max_batch)
             try:
                 temperature = config.rollout.temperature

@@ -29,7 +29,7 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         rewards = [trajectory.score.value for trajectory in scored if trajectory.score is not None]
         found["reward/mean"], found["reward/std"] = fmean(rewards), pstdev(rewards)
         for part in sorted({part for t in scored if t.score for part in t.score.parts}):
-            found[f"reward/{part}"] = fmean(t.score.parts.get(part, 0.0) for t in scored if t.score)
+            found[f"reward/{part}"] = fmean(t.score.parts[part] for t in scored if t.score and part in t.score.parts)
         found |= _likelihoods(scored)
         found["rollout/entropy"] = _sampled_entropy(scored)
     return found

@@ -24,15 +24,15 @@ from agent_rl.errors import (
     ToolServerUnavailable,
     UsageError,
 )
+from agent_rl.rollout.breaker import Breaker, server_is_down
 from agent_rl.rollout.http_pool import HttpPool
 from tools.protocol import ToolResult
 
 log = logging.getLogger(__name__)
 
 HEALTH_TIMEOUT_S = 5.0
+END_SESSION_TIMEOUT_S = 2.0
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.05, 2.0
-# failures in a row, with no success between, after which the server counts as down
-BREAKER_FAILURES = 3
 PROBE_EVERY_S = 0.5
 
 
@@ -42,44 +42,6 @@ class _Retry(Exception):
     def __init__(self, error: InfrastructureError, after_s: float | None = None) -> None:
         super().__init__(str(error))
         self.error, self.after_s = error, after_s
-
-
-class _Breaker:
-    """Notices that the server is down and says so once; while it is down, one call at a time tries it."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._failures = 0
-        self._down_since: float | None = None
-        self._probe = asyncio.Lock()
-
-    @property
-    def down(self) -> bool:
-        return self._down_since is not None
-
-    def failed(self, error: BaseException) -> None:
-        self._failures += 1
-        if self._failures >= BREAKER_FAILURES and self._down_since is None:
-            self._down_since = time.monotonic()
-            log.error("%s Calls wait for it until their deadlines.", _is_down(self._url, error))
-
-    def worked(self) -> None:
-        if self._down_since is not None:
-            log.warning("the tool server at %s is back after %.1f s", self._url, time.monotonic() - self._down_since)
-        self._failures, self._down_since = 0, None
-
-    async def pass_through(self) -> bool:
-        """Wait for a turn. True: this call is the probe, and must :meth:`release` when it has its outcome."""
-        if not self.down:
-            return False
-        await self._probe.acquire()
-        if self.down:
-            return True
-        self._probe.release()
-        return False
-
-    def release(self) -> None:
-        self._probe.release()
 
 
 class ToolClient:
@@ -100,7 +62,9 @@ class ToolClient:
         self._ids = itertools.count()
         self._http: HttpPool | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._breaker = _Breaker(self.url)
+        self._breaker = Breaker(self.url)
+        self._idempotent: dict[str, bool] = {}  # by tool, as the server said
+        self._sessions: set[str] = set()  # for which the server may keep something
 
     async def __aenter__(self) -> ToolClient:
         return self
@@ -122,7 +86,8 @@ class ToolClient:
 
         ``deadline_s`` is the time left to the caller, in seconds; the call ends by then or by
         ``call_timeout_s``, whichever is sooner. Connection errors and a full queue are tried again until that
-        time. Cancelling drops the request, and the server drops the call if it has not started.
+        time; but a call that may have run is sent again only where the tool is idempotent. Cancelling drops the
+        request, and the server drops the call if it has not started.
 
         Raises ToolServerUnavailable (no server, or it failed), ToolOverloaded (its queue stayed full),
         ToolDeadlineExceeded (accepted, no answer in time), UsageError (token refused).
@@ -157,26 +122,54 @@ class ToolClient:
                     raise last from None
                 await asyncio.sleep(pause_s)
 
+    async def end_session(self, session: str) -> None:
+        """Tell the server that the session's trajectory is over, where a tool may keep something for it.
+
+        Never raises: what is not told is ended by the server itself after a while.
+        """
+        if session not in self._sessions:
+            return
+        self._sessions.discard(session)
+        body = json.dumps({"sessions": [session]})
+        try:
+            async with asyncio.timeout(END_SESSION_TIMEOUT_S):
+                answer = await self._pool().request("POST", "/v1/end_session", body)
+            if answer.status_code != 200:
+                log.debug("session %s was not ended: %s", session, _said(answer))
+        except (httpx.TransportError, TimeoutError) as error:
+            log.debug("session %s was not ended: %r", session, error)
+
     async def health(self) -> dict[str, Any]:
         """The server's health answer, also while it is loading (``status`` says so).
 
         Raises ToolServerUnavailable where nothing answers, or where what answers is no tool server.
         """
-        # a connection of its own: the answer must not wait behind calls that hold all the others
-        alone = HttpPool(self.url, self._headers, 1)
-        try:
-            async with asyncio.timeout(HEALTH_TIMEOUT_S):
-                answer = await alone.request("GET", "/health")
-            body = answer.json()
-        except (httpx.TransportError, TimeoutError, ValueError) as error:
-            raise ToolServerUnavailable(_is_down(self.url, error)) from error
-        finally:
-            await alone.aclose()
+        answer, body = await self._get("/health")
         if answer.status_code not in (200, 503) or not isinstance(body, dict) or "status" not in body:
             raise ToolServerUnavailable(
                 f"what answers at {self.url} is not a tool server (/health: {answer.status_code})"
             )
+        self._note(body)
         return body
+
+    async def schemas(self) -> list[dict[str, Any]]:
+        """``name``, ``description`` and ``parameters`` (JSON schema) of each tool. Raises as ``health``."""
+        answer, body = await self._get("/v1/tools")
+        if answer.status_code != 200 or not isinstance(body, dict) or not isinstance(body.get("tools"), list):
+            raise ToolServerUnavailable(f"{self.url} does not say what its tools are (/v1/tools: {answer.status_code})")
+        return body["tools"]
+
+    async def _get(self, path: str) -> tuple[httpx.Response, Any]:
+        # a connection of its own: the answer must not wait behind calls that hold all the others
+        alone = HttpPool(self.url, self._headers, 1)
+        try:
+            async with asyncio.timeout(HEALTH_TIMEOUT_S):
+                answer = await alone.request("GET", path)
+            return answer, answer.json()
+        except (httpx.TransportError, TimeoutError, ValueError) as error:
+            raise ToolServerUnavailable(server_is_down(self.url, error)) from error
+        finally:
+            await alone.aclose()
 
     async def _guarded_attempt(self, call: dict[str, Any], ends: float) -> ToolResult:
         probing = await self._breaker.pass_through()
@@ -191,18 +184,26 @@ class ToolClient:
                 self._breaker.release()
 
     async def _attempt(self, call: dict[str, Any], ends: float) -> ToolResult:
-        body = json.dumps({"calls": [call | {"deadline_s": max(ends - time.monotonic(), 0.001)}]})
+        tool, sent = call["tool"], False
         try:
+            await self._learn(tool)
+            if call["session"] is not None and not self._idempotent.get(tool, True):
+                self._sessions.add(call["session"])
+            body = json.dumps({"calls": [call | {"deadline_s": max(ends - time.monotonic(), 0.001)}]})
+            sent = True
             answer = await self._pool().request("POST", "/v1/call", body)
         except httpx.TransportError as error:
-            # a tool that keeps state must not be called twice; search, the tool there is, keeps none
             self._breaker.failed(error)
-            raise _Retry(ToolServerUnavailable(_is_down(self.url, error))) from error
+            if sent and not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+                self._check_repeatable(tool, error)
+            raise _Retry(ToolServerUnavailable(server_is_down(self.url, error))) from error
         status = answer.status_code
         if status >= 500:
             failure = ToolServerUnavailable(f"the tool server at {self.url} answered {_said(answer)}")
             if status == 503:  # still loading, or stopping; any other failure is that of one tool
                 self._breaker.failed(failure)
+            else:
+                self._check_repeatable(tool, failure)
             raise _Retry(failure)
         self._breaker.worked()
         if status == 429:
@@ -217,6 +218,27 @@ class ToolClient:
         if status != 200:
             raise ToolServerUnavailable(f"the tool server at {self.url} did not accept a call: {_said(answer)}")
         return self._read(answer, call["id"])
+
+    async def _learn(self, tool: str) -> None:
+        """Find out, once, whether a call of this tool may be sent twice. Raises httpx.TransportError."""
+        if tool not in self._idempotent:
+            answer = await self._pool().request("GET", "/health")
+            try:
+                self._note(answer.json())
+            except (ValueError, AttributeError):
+                return  # no tool server: the call itself will say so
+
+    def _note(self, health: dict[str, Any]) -> None:
+        for name, summary in health.get("tools", {}).items():
+            self._idempotent[name] = bool(summary.get("idempotent", True))
+
+    def _check_repeatable(self, tool: str, error: Exception) -> None:
+        """Raise where the call may have run and must not run twice: a tool with state would see it a second time,
+        or, where its server died, without what came before."""
+        if not self._idempotent.get(tool, True):
+            raise ToolServerUnavailable(
+                f"{tool} failed after it was called, and is not called twice: {error}"
+            ) from error
 
     def _read(self, answer: httpx.Response, identity: str) -> ToolResult:
         try:
@@ -243,16 +265,11 @@ class ToolClient:
     def _when_late(self, tool: str, budget_s: float) -> InfrastructureError:
         # while the server is down most calls only wait for their turn to try it: they were never accepted
         if self._breaker.down:
-            return ToolServerUnavailable(_is_down(self.url, None))
+            return ToolServerUnavailable(server_is_down(self.url, None))
         return ToolDeadlineExceeded(self._no_answer(tool, budget_s))
 
     def _no_answer(self, tool: str, budget_s: float) -> str:
         return f"{tool}: no answer from the tool server at {self.url} within {budget_s:.1f} s"
-
-
-def _is_down(url: str, error: BaseException | None) -> str:
-    why = f" ({type(error).__name__}: {error})" if error is not None else ""
-    return f"the tool server at {url} is down{why}; start one with `agent-rl serve-tools index=... port=...`."
 
 
 def _said(answer: httpx.Response) -> str:

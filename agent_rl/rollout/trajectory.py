@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from agent_rl.rollout.ledger import Author, TokenLedger
-from tasks.base import Score, TaskItem
+from tasks.base import TURN_END, Score, TaskItem
 
 
 class StopReason(StrEnum):
@@ -33,7 +33,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One policy turn and what came back. ``start``/``end`` index the ledger (policy tokens only)."""
+    """One policy turn and what came back. ``start``/``end`` index the ledger (policy tokens only).
+
+    ``further_calls``: tool, arguments and status of the calls that were made beside the first.
+    """
 
     start: int
     end: int
@@ -43,6 +46,7 @@ class Turn:
     arguments: dict[str, Any] | None = None
     tool_status: str | None = None
     observation: str | None = None
+    further_calls: tuple[tuple[str, dict[str, Any], str], ...] = ()
     generate_s: float = 0.0
     tool_s: float = 0.0
     tool_queued_s: float = 0.0
@@ -76,12 +80,12 @@ class Trajectory:
 
     @property
     def response_text(self) -> str:
-        """What the model wrote in all its turns; no prompt, no tool output."""
-        return "".join(turn.text for turn in self.turns)
+        """What the model wrote in all its turns, joined by ``TURN_END``; no prompt, no tool output."""
+        return TURN_END.join(turn.text.replace(TURN_END, " ") for turn in self.turns)
 
     @property
     def searches(self) -> int:
-        return sum(turn.tool is not None for turn in self.turns)
+        return sum((turn.tool is not None) + len(turn.further_calls) for turn in self.turns)
 
     @property
     def policy_tokens(self) -> int:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from agent_rl.config.schema import EmbeddedBackend, RunConfig, VerlBackend
 from agent_rl.errors import ConfigError
@@ -51,14 +52,14 @@ def _run(config: RunConfig, log: Log, *, rl: bool) -> TrainResult:
             return TrainResult(run_dir.path, start.step)
         task = make_task(config)
         start_tools(config, stack)
-        asyncio.run(check_server(config))  # before the model is loaded: the commonest mistake is quick to see
+        schemas = asyncio.run(check_server(config))  # before the model is loaded: the commonest mistake
         if isinstance(config.backend, EmbeddedBackend) and config.backend.threads:
             import torch
 
             torch.set_num_threads(config.backend.threads)
         model, tokenizer = load_model(resolve_model_path(config.model.path), config.model)
         policy = Policy(model, config.model, config.train.optim)
-        trainer = Trainer(config, run_dir, task, policy, tokenizer, log)
+        trainer = Trainer(config, run_dir, task, policy, tokenizer, log, schemas)
         stack.callback(trainer.close)
         if start is not None:
             trainer.resume(start)
@@ -73,6 +74,6 @@ def _all_done(config: RunConfig, step: int, *, rl: bool) -> bool:
     return step >= (config.train.steps if rl else 0)
 
 
-async def check_server(config: RunConfig) -> None:
+async def check_server(config: RunConfig) -> list[dict[str, Any]]:
     async with make_tools(config) as tools:
-        await check_tools(config, tools)
+        return await check_tools(config, tools)

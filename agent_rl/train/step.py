@@ -14,7 +14,6 @@ from agent_rl.config.schema import TrainConfig
 from agent_rl.rollout.codec import TokenCodec
 from agent_rl.rollout.engine import derive_seed
 from agent_rl.rollout.groups import Group
-from agent_rl.rollout.ledger import Author
 from agent_rl.rollout.record import trajectory_record
 from agent_rl.rollout.trajectory import Trajectory
 from agent_rl.train.batch import TrainSequence
@@ -37,8 +36,7 @@ def training_sequences(
         if trajectory.score is None or not groups[place].kept:
             rewards.append(None)
             continue
-        response = trajectory.ledger.count(Author.POLICY) + trajectory.ledger.count(Author.TOOL)
-        shaped = objective.shaped_reward(trajectory.score.value, response)
+        shaped = objective.shaped_reward(trajectory.score.value, trajectory.ledger.response_length())
         shaping.append(shaped - trajectory.score.value)
         rewards.append(shaped)
     advantages = objective.advantages(rewards, [place for place, _ in members]).tolist()

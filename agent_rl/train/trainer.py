@@ -55,13 +55,22 @@ class TrainResult:
 class Trainer:
     """State of one run. ``step`` counts finished RL steps; -1 before the warm-up is over."""
 
-    def __init__(self, config: RunConfig, run_dir: RunDir, task: Any, policy: Policy, tokenizer: Any, log: Log) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        run_dir: RunDir,
+        task: Any,
+        policy: Policy,
+        tokenizer: Any,
+        log: Log,
+        tool_schemas: Sequence[dict[str, Any]] = (),
+    ) -> None:
         from agent_rl.samplers.hf import HFSampler
 
         self.config, self.run_dir, self.task, self.policy = config, run_dir, task, policy
         self.tokenizer, self.log = tokenizer, log
         self.objective = Objective(config.algo, config.rollout.max_response_tokens)
-        self.codec = make_codec(config, policy.model, tokenizer)
+        self.codec = make_codec(config, policy.model, tokenizer, tool_schemas)
         self.sampler: HFSampler = HFSampler(policy.model, self.codec, max_batch=config.sampler.max_batch)
         self.metrics = MetricsLog(run_dir.path, config.logging, config.model_dump(mode="json"), log)
         self.alarm = CollapseAlarm(config.alarm) if config.alarm.enabled else None

@@ -32,6 +32,8 @@ class OracleSampler:
         text = self._turns[session].pop(0)
         written = self._spec.codec.encode(text)
         stop = next((stop for stop in params.stop_strings if text.endswith(stop)), None)
+        if stop is None:  # a turn that no stop string ends is ended by the policy itself
+            written = [*written, self._spec.codec.eos_id]
         return SampledTurn(written, [0.0] * len(written), "stop", stop, version=-1)
 
     async def end_session(self, session: str) -> None:

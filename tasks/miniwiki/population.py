@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tasks.miniwiki.draw import Draw
+from tasks.draw import Draw
 from tasks.miniwiki.entities import Community, Company, Person, Town, Work
 from tasks.miniwiki.names import Names, words
 from tasks.miniwiki.prose import WORK_KINDS

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import singledispatch
 
-from tasks.miniwiki.draw import Draw
+from tasks.draw import Draw
 from tasks.miniwiki.entities import Company, Person, Town, Work
 
 

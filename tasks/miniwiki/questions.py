@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tasks.base import TaskItem
-from tasks.miniwiki.draw import Draw
+from tasks.draw import Draw
 from tasks.miniwiki.entities import Community, Company, Entity, Person, Town, Work
 from tasks.miniwiki.prose import WORK_KINDS
 from tasks.miniwiki.relations import Relation, relations_of

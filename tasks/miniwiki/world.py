@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 from tasks.base import TaskItem
-from tasks.miniwiki.draw import Draw
+from tasks.draw import Draw
 from tasks.miniwiki.entities import Community
 from tasks.miniwiki.names import Names
 from tasks.miniwiki.population import SPLIT_SHARES, populate

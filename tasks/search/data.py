@@ -1,17 +1,15 @@
-"""Where questions come from: the miniwiki generator, or jsonl files in the Search-R1 / FlashRAG layout."""
+"""Where questions come from: the miniwiki generator, or files in the Search-R1 / FlashRAG layout."""
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import json
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from tasks import miniwiki
-from tasks.base import TaskDataError, TaskItem
+from tasks.base import EmptySplit, TaskDataError, TaskItem
+from tasks.rows import need, need_text, read_rows
 from tasks.search.scoring import normalise_answer
 
 SPLITS = ("train", "dev", "test")
@@ -37,7 +35,7 @@ class MiniwikiQuestions:
 
 
 class JsonlQuestions:
-    """Questions of jsonl files (``.gz`` too), one object a line: ``id``, ``question``, ``golden_answers``.
+    """Questions of files (jsonl or parquet): ``id``, ``question``, ``golden_answers``.
 
     Where ``dev`` or ``test`` has no file, ``eval_fraction`` of the rows of ``train`` is held out for it
     (where both have none, half of that each). The choice hashes the normalised question: it depends
@@ -55,7 +53,7 @@ class JsonlQuestions:
         if own_file is not None and split != "train":
             return list(read_jsonl(own_file))
         if self._files["train"] is None:
-            raise TaskDataError(f"no questions for split {split!r}: set task.data.{split} or task.data.train")
+            raise EmptySplit(f"no questions for split {split!r}: set task.data.{split} or task.data.train")
         items = [i for i in read_jsonl(self._files["train"]) if self._split_of(i.question) == split]
         if not items:
             raise EmptySplit(
@@ -72,29 +70,16 @@ class JsonlQuestions:
         return held_out[min(int(place / self._eval_fraction * len(held_out)), len(held_out) - 1)]
 
 
-class EmptySplit(TaskDataError):
-    """No row was held out for a split that has no file of its own."""
-
-
 def read_jsonl(path: str | Path) -> Iterator[TaskItem]:
-    """The items of one file. Keys beyond the three go to ``meta``; an ``oracle`` key holds search queries.
+    """The items of one file (see ``tasks.rows.read_rows`` for the formats). Keys beyond the three go to ``meta``; an
+    ``oracle`` key holds search queries, ``prompt`` a ready prompt. Golds may also stand where Search-R1's parquet has
+    them, in ``reward_model.ground_truth.target``.
 
     Raises TaskDataError with file, line and key for a row that cannot be used.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise TaskDataError(f"{path}: no such file")
-    seen: dict[str, int] = {}
-    line = 0
-    try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig") as file:
-            for line, text in enumerate(file, start=1):
-                if text.strip():
-                    yield _item(text, f"{path}:{line}", seen, line)
-    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise TaskDataError(f"{path}: unreadable after line {line}: {error}") from error
-    if not seen:
-        raise TaskDataError(f"{path}: holds no rows")
+    seen: dict[str, str] = {}
+    for where, row in read_rows(path):
+        yield _item(row, where, seen)
 
 
 def gold_answers(value: Any) -> tuple[str, ...]:
@@ -110,33 +95,24 @@ def gold_answers(value: Any) -> tuple[str, ...]:
     return tuple(answers)
 
 
-def _item(text: str, where: str, seen: dict[str, int], line: int) -> TaskItem:
-    try:
-        row = json.loads(text)
-        json.dumps(row, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:  # "\ud800" is legal JSON, but no text
-        raise TaskDataError(f"{where}: holds a lone surrogate, which is not text") from error
-    except (ValueError, RecursionError) as error:
-        raise TaskDataError(f"{where}: not JSON: {error}") from error
-    if not isinstance(row, dict):
-        raise TaskDataError(f"{where}: should be an object, not {type(row).__name__}")
-    for key in ("id", "question", "golden_answers"):
-        if key not in row:
-            raise TaskDataError(f"{where}: key {key!r} is missing (there are: {', '.join(row) or 'none'})")
-    name, question = str(row.pop("id")), row.pop("question")
-    if not isinstance(question, str) or not question.strip():
-        raise TaskDataError(f"{where}: 'question' should be a text, not {question!r}")
+def _item(row: dict[str, Any], where: str, seen: dict[str, str]) -> TaskItem:
+    name, question = str(need(row, where, "id")), need_text(row, where, "question")
     if name in seen:
-        raise TaskDataError(f"{where}: id {name!r} was used on line {seen[name]} already")
-    seen[name] = line
+        raise TaskDataError(f"{where}: id {name!r} was used on {seen[name]} already")
+    seen[name] = f"line {where.rpartition(':')[2].strip()}"
+    reward = row.get("reward_model")
+    truth = reward.get("ground_truth") if isinstance(reward, dict) else None
+    if row.get("golden_answers") is None and isinstance(truth, dict):
+        row["golden_answers"] = truth.get("target")
     try:
-        gold = gold_answers(row.pop("golden_answers"))
+        gold = gold_answers(need(row, where, "golden_answers"))
     except ValueError as error:
         raise TaskDataError(f"{where}: 'golden_answers' {error}") from error
     queries = row.get("oracle", [])
     if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
         raise TaskDataError(f"{where}: 'oracle' should be a list of search queries, not {queries!r}")
-    return TaskItem(name, question.strip(), gold, row)
+    rest = {key: value for key, value in row.items() if key not in ("id", "question", "golden_answers")}
+    return TaskItem(name, question.strip(), gold, rest)
 
 
 def _known(split: str) -> str:

@@ -5,17 +5,20 @@ Every function sees text that the policy wrote. Prompts and tool output never co
 
 from __future__ import annotations
 
+import json
 import re
 import string
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 
-# A closed thought hides the tags inside it; one that is never closed hides nothing, as in the runs of others.
-_THOUGHT = re.compile(r"<think>(?:(?!<think>).)*?</think>", re.DOTALL)
+from tasks.thoughts import outside_thoughts
+
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-_SEARCH = re.compile(r"<search>(.*?)</search>", re.DOTALL)
-_TAG = re.compile(r"<(/?)(think|search|information|answer)>")
+_CALL = re.compile(
+    r"<search>(.*?)</search>|<\|begin_of_query\|>(.*?)<\|end_of_query\|>|<tool_call>(.*?)</tool_call>", re.DOTALL
+)
+_TAG = re.compile(r"<(/?)(think|search|tool_call|information|answer)>")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _TYPOGRAPHY = str.maketrans(
@@ -25,27 +28,56 @@ _TYPOGRAPHY = str.maketrans(
 )
 
 
-def extract_answer(response: str) -> str | None:
-    """The stripped text of the last complete ``<answer>`` block outside closed thoughts, or None."""
-    blocks = _ANSWER.findall(_THOUGHT.sub("", response))
+def extract_answer(response: str, *, prefilled: bool = False) -> str | None:
+    """The stripped text of the last complete ``<answer>`` block outside thoughts, or None.
+
+    Thoughts are those of ``tasks.thoughts.outside_thoughts``, which says where this and public runs could pull apart.
+    """
+    blocks = _ANSWER.findall(outside_thoughts(response, prefilled=prefilled))
     return blocks[-1].strip() if blocks else None
 
 
-def count_searches(response: str) -> int:
-    """Completed ``<search>`` calls with a query, outside closed thoughts."""
-    return sum(bool(query.strip()) for query in _SEARCH.findall(_THOUGHT.sub("", response)))
+def search_queries(response: str, *, prefilled: bool = False) -> list[str]:
+    """The queries of the completed calls outside thoughts, in order; empty ones left out.
+
+    Calls are read as Search-R1 writes them (``<search>``), as R1-Searcher does (``<|begin_of_query|>``), and as
+    ``<tool_call>`` with JSON.
+    """
+    found = []
+    for tag, bar, call in _CALL.findall(outside_thoughts(response, prefilled=prefilled)):
+        query = tag or bar or _query_of(call)
+        if query.strip():
+            found.append(query.strip())
+    return found
 
 
-def well_formed(response: str) -> bool:
+def repeated_queries(queries: Sequence[str]) -> int:
+    """How many of the queries were asked before, by their normalised words."""
+    return len(queries) - len({normalise_answer(query) or query for query in queries})
+
+
+def _query_of(call: str) -> str:
+    """The query of a JSON tool call of the search tool; "" where there is none to read."""
+    try:
+        asked = json.loads(call)
+        query = asked["arguments"]["query"] if asked["name"] == "search" else ""
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return ""
+    return query if isinstance(query, str) else ""
+
+
+def well_formed(response: str, *, prefilled: bool = False) -> bool:
     """Whether the tags are complete, balanced and in order.
 
-    Any number of ``<think>`` and ``<search>`` blocks, none inside another and no search empty, then exactly
-    one ``<answer>`` block that is not empty and that nothing but space follows. ``<information>`` is the
-    tool's tag: a policy that writes it has made up a document.
+    Any number of ``<think>`` and ``<search>`` (or ``<tool_call>``) blocks, none inside another and no call empty,
+    then exactly one ``<answer>`` block that is not empty and that nothing but space follows. ``<information>`` is the
+    tool's tag: a policy that writes it has made up a document. ``prefilled``: the prompt ends in ``<think>``, which
+    counts as the response's own.
     """
     opened: str | None = None
     start = end = 0
     answered = False
+    response = ("<think>" if prefilled else "") + response
     for tag in _TAG.finditer(response):
         closing, name = bool(tag.group(1)), tag.group(2)
         if answered or name == "information" or closing != (opened is not None):

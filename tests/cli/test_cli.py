@@ -56,7 +56,7 @@ def test_every_command_has_help_with_examples(capsys: pytest.CaptureFixture[str]
         "config",
         "doctor",
     ]
-    for command in [[word] for word in words] + [["data", "miniwiki"], ["data", "check"]]:
+    for command in [[word] for word in words] + [["data", "miniwiki"], ["data", "check"], ["bench", "sandbox"]]:
         with pytest.raises(SystemExit) as ended:
             build_parser().parse_args([*command, "--help"])
         assert ended.value.code == 0
@@ -280,3 +280,20 @@ def test_miniwiki_on_disk_has_demonstrations(tmp_path: Path) -> None:
     files = {split: str(tmp_path / "mw" / f"{split}.jsonl") for split in ("train", "dev", "test")}
     task = SearchTask({"kind": "jsonl", "eval_fraction": 0.2, **files})
     assert task.oracle(task.items("train")[0])[0].text.startswith("<think>")
+
+
+def test_doctor_tells_what_can_isolate_code(capsys: pytest.CaptureFixture[str]) -> None:
+    from tools.python.isolation import probe
+
+    assert main(["doctor", "tools.url=http://127.0.0.1:9"]) == 0
+    said = dict(line.split(maxsplit=2)[1:] for line in capsys.readouterr().out.splitlines() if line[:7] == "python ")
+    found = probe()
+    for name, reason in found.items():
+        assert said[name] == ("works" if reason is None else f"no: {reason}")
+    best = next((name for name, reason in found.items() if reason is None), None)
+    assert best is None or said["tool"] == f"isolated by {best}"
+
+
+def test_serving_python_needs_no_index_and_says_what_cannot_start(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve-tools", "tools=[python]", "port=0", "index=none", "python.preload=[no_such_module]"]) == 2
+    assert "python.preload=no_such_module: ModuleNotFoundError" in capsys.readouterr().err

@@ -46,7 +46,7 @@ def words_of(command: str) -> list[str]:
 def documented() -> list[tuple[str, tuple[str, ...]]]:
     found = [(page.name, tuple(words_of(text))) for page in PAGES for text in in_text(page.read_text(encoding="utf-8"))]
     for words in [[name] for name in subcommands(build_parser())] + [
-        *(["data", kind] for kind in ("miniwiki", "check", "coverage")),
+        *(["data", kind] for kind in ("miniwiki", "check", "prepare", "coverage")),
         ["bench", "objective"],
     ]:
         found += [(f"{' '.join(words)} --help", tuple(words_of(text))) for text in in_text(help_of(words))]
@@ -73,6 +73,10 @@ def a_place_with_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "runs" / "demo" / "config.yaml").write_text(saved, encoding="utf-8")
     (tmp_path / "mine" / "experiment").mkdir(parents=True)
     page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    page_of_task = (ROOT / "docs" / "adding_a_task.md").read_text(encoding="utf-8")
+    task = re.search(r"```python\n# my_task.py\n(.*?)```", page_of_task, flags=re.DOTALL)
+    assert task is not None
+    (tmp_path / "my_task.py").write_text(task[1], encoding="utf-8")
     example = re.search(r"```yaml\n# mine/experiment/longer.yaml\n(.*?)```", page, flags=re.DOTALL)
     assert example is not None
     (tmp_path / "mine" / "experiment" / "longer.yaml").write_text(example[1], encoding="utf-8")

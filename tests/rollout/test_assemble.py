@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from agent_rl.config.compose import compose
 from agent_rl.config.schema import MiniwikiData, RunConfig, SearchTask, ToolsConfig
 from agent_rl.errors import UsageError
-from agent_rl.rollout.assemble import check_tools, make_tools, read_token
+from agent_rl.rollout.assemble import check_tools, make_tools, read_token, start_tools
+from tools.app import create_app
+from tools.testing import EchoTool, RunningServer
 
 
 def config_of(url: str = "http://127.0.0.1:9", **data: int) -> RunConfig:
@@ -83,3 +87,48 @@ def test_a_token_that_no_request_can_carry_is_refused(tmp_path: Path, content: b
         read_token(str(file))
     with pytest.raises(UsageError, match="No such file"):
         read_token(str(tmp_path / "absent"))
+
+
+@pytest.mark.parametrize("task", ["kk", "math"])
+def test_a_task_without_tools_needs_no_server(task, tmp_path) -> None:
+    """Neither the check, nor autostart, nor the client asks for one."""
+    config = compose("train", [f"task={task}", "tools.url=http://127.0.0.1:9", "tools.autostart=true"])
+    config = config.model_copy(update={"run_dir": str(tmp_path)})
+
+    async def check() -> list:
+        async with make_tools(config) as tools:
+            return await check_tools(config, tools)
+
+    assert asyncio.run(check()) == []
+    with ExitStack() as stack:
+        start_tools(config, stack)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_grammar_is_the_tasks_unless_another_is_asked_for() -> None:
+    from agent_rl.rollout.assemble import grammar_name, make_task
+
+    for typed, expected in [
+        (["task=kk"], "search_r1"),
+        (["task=math"], "plain"),
+        (["task=math", "task.answer_in=tags"], "search_r1"),
+        (["task.prompt=hermes"], "hermes"),
+        (["task=math", "rollout.grammar=search_r1"], "search_r1"),
+    ]:
+        config = compose("train", typed)
+        assert grammar_name(config, make_task(config)) == expected
+
+
+def test_hermes_asks_the_server_what_its_tools_are(tmp_path) -> None:
+    class Search(EchoTool):
+        name = "search"
+
+    with RunningServer(create_app(lambda: [Search()])) as server:
+        config = compose("train", ["task.data.passages=300", "task.prompt=hermes", f"tools.url={server.url}"])
+
+        async def check() -> list:
+            async with make_tools(config) as tools:
+                return await check_tools(config, tools)
+
+        (schema,) = asyncio.run(check())
+    assert (schema["name"], set(schema)) == ("search", {"name", "description", "parameters", "idempotent"})

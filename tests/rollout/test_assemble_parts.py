@@ -21,7 +21,9 @@ class NamedSearch(EchoTool):
 
 
 def config(**values) -> RunConfig:
-    return RunConfig.model_validate({"task": {"data": {"kind": "miniwiki", "passages": 300}}} | values)
+    return RunConfig.model_validate(
+        {"task": {"kind": "search", "data": {"kind": "miniwiki", "passages": 300}}} | values
+    )
 
 
 def check(url: str) -> None:
@@ -57,7 +59,9 @@ def test_plan_of_small_groups() -> None:
 
 
 def test_task_has_the_settings() -> None:
-    task = make_task(config(task={"data": {"kind": "miniwiki", "passages": 300}, "top_k": 7, "format_bonus": 0.5}))
+    task = make_task(
+        config(task={"kind": "search", "data": {"kind": "miniwiki", "passages": 300}, "top_k": 7, "format_bonus": 0.5})
+    )
     assert task.tool_arguments == {"search": {"top_k": 7}}
     assert task.max_score == 1.5
 

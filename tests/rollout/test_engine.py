@@ -95,8 +95,8 @@ def test_stop_string_that_ends_inside_a_token() -> None:
 
 
 class _ShortFrame(SearchR1Grammar):
-    def observation_frame(self, tool: str) -> tuple[str, str]:
-        return "\n", "\n"
+    def observation_frames(self, tools: tuple[str, ...]) -> list[str]:
+        return ["\n", "\n"]
 
 
 def test_turn_cut_in_mid_call_runs_no_tool() -> None:

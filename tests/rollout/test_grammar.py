@@ -33,6 +33,9 @@ def test_call_inside_think_is_not_a_call() -> None:
         ("</search><search>x</search>", CallAction("search", {"query": "x"})),
         ("<search>x</answer>", NoAction()),
         ("<python>print(1)\n</python>", CallAction("python", {"code": "print(1)"})),
+        ("<python> x = 1\nx </python>", CallAction("python", {"code": "x = 1\nx"})),
+        ("<python>\n  x = 1\n  x\n</python>", CallAction("python", {"code": "  x = 1\n  x"})),
+        ("<python>\n\n</python>", CallAction("python", {"code": ""})),
         ("<think>a</search><answer>b</answer>", NoAction()),
     ],
 )

@@ -199,3 +199,78 @@ def test_one_client_serves_one_event_loop_after_another():
         tools = ToolClient(server.url, call_timeout_s=5)
         for text in ("a", "b"):
             assert asyncio.run(tools.call("echo", {"text": text}, session=None)).text == f"echo {text}"
+
+
+class Keeping(EchoTool):
+    """A tool with state: a call of it must not be made twice."""
+
+    idempotent = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended: list[str] = []
+
+    async def end_session(self, session: str) -> None:
+        self.ended.append(session)
+
+
+async def test_a_call_with_state_is_not_sent_twice():
+    """What came before it in its session died with the server."""
+    dying = Keeping()
+    dying.gate.clear()
+    with _server(dying) as server:
+        async with ToolClient(server.url, call_timeout_s=20) as tools:
+            call = asyncio.create_task(tools.call("echo", {"text": "x"}, session="s"))
+            await _until_running(dying)
+            await asyncio.to_thread(server.kill)
+            with _server(back := Keeping(), port=server.port):
+                with pytest.raises(ToolServerUnavailable, match="not called twice"):
+                    await call
+                assert back.batches == []
+                assert (await tools.call("echo", {"text": "new"}, session="t")).status == "ok"
+
+
+async def test_a_tool_with_state_that_breaks_is_not_called_again():
+    tool = Keeping()
+    with _server(tool) as server:
+        async with ToolClient(server.url, call_timeout_s=5) as tools:
+            with pytest.raises(ToolServerUnavailable, match="not called twice"):
+                await tools.call("echo", {"raise": True}, session="s")
+    assert len(tool.batches) == 1
+
+
+async def test_a_call_with_state_that_was_never_sent_waits_for_the_server():
+    with _server(EchoTool()) as gone:
+        pass
+    async with ToolClient(gone.url, call_timeout_s=20) as tools:
+        call = asyncio.create_task(tools.call("echo", {"text": "x"}, session="s"))
+        await asyncio.sleep(0.3)
+        with _server(Keeping(), port=gone.port):
+            assert (await call).text == "echo x"
+
+
+async def test_the_server_is_told_when_a_session_with_state_is_over():
+    tool = Keeping()
+    with _server(tool) as server:
+        async with ToolClient(server.url) as tools:
+            await tools.call("echo", {"text": "x"}, session="s")
+            await tools.end_session("s")
+            await tools.end_session("s")  # known no more
+            await tools.end_session("never called a tool")
+    assert tool.ended == ["s"]
+
+
+async def test_the_end_of_a_session_never_fails():
+    with _server(Keeping()) as server:
+        tools = ToolClient(server.url)
+        await tools.call("echo", {"text": "x"}, session="s")
+    await tools.end_session("s")
+    await tools.aclose()
+
+
+async def test_without_state_nobody_is_told():
+    with _server(tool := EchoTool()) as server:
+        tool.end_session = None  # it would be called if the server were asked
+        async with ToolClient(server.url) as tools:
+            await tools.call("echo", {"text": "x"}, session="s")
+            await tools.end_session("s")

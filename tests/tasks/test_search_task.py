@@ -60,11 +60,43 @@ def test_no_search_penalty_falls_on_answers_without_a_search():
 
 def test_parts_are_logged_apart():
     """S09: a bad format does not keep the answer from being read."""
-    score = task().score(ITEM, "<think>open <answer>The Ann Lee</answer>")
+    score = task().score(ITEM, "<think>so</search></think> <answer>The Ann Lee</answer>")
+    assert score.answer == "The Ann Lee"
     assert score.parts == {
         **dict.fromkeys(("em", "f1", "cover_em", "em_unicode", "answered"), 1.0),
-        **dict.fromkeys(("format", "searched"), 0.0),
+        **dict.fromkeys(("format", "searched", "repeated_queries"), 0.0),
     }
+
+
+def test_repeated_queries_are_counted():
+    assert (
+        task().score(ITEM, "<search>a b</search><search>A, b!</search><search>c</search>").parts["repeated_queries"]
+        == 1
+    )
+
+
+def test_a_datasets_prompt_is_left_untouched(tmp_path):
+    """Search-R1's parquet: messages of its own, golds under reward_model; a prompt that ends in <think> opens a
+    thought."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    prompt = [{"role": "user", "content": "Answer. For example, <answer> Beijing </answer>. Question: who?"}]
+    row = {"id": "train_0", "question": "who?", "prompt": prompt, "reward_model": {"ground_truth": {"target": ["Ann"]}}}
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "train.parquet")
+    files = {"train": str(tmp_path / "train.parquet"), "dev": None, "test": None, "eval_fraction": 0.0}
+    read = SearchTask({"kind": "jsonl", **files}, prompt="dataset", format_bonus=0.5)
+    (item,) = read.items("train")
+    assert item.gold == ("Ann",)
+    assert read.messages(item) == prompt
+    read.validate(item)
+    begun = TaskItem("q", "who?", ("Ann",), {"prompt": "who? <think>\n"})
+    assert read.messages(begun) == [{"role": "raw", "content": "who? <think>\n"}]
+    assert read.score(begun, "<answer>Ann</answer>").value == -1.0
+    assert read.score(begun, "hm</think><answer>Ann</answer>").value == 1.5
+    read.validate(begun)
+    with pytest.raises(TaskDataError, match="'prompt'"):
+        read.messages(ITEM)
 
 
 def test_prompts_hold_the_question_once_and_no_system_message():

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from retrieval_index.builder import build_index
@@ -42,4 +44,4 @@ def retriever(index_folder, encoder):
 def search_tool(retriever):
     tool = SearchTool(retriever)
     yield tool
-    tool.close()
+    asyncio.run(tool.close())

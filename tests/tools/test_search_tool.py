@@ -92,7 +92,7 @@ async def test_a_query_without_a_vector_harms_only_itself(index_folder):
     bad, good = await tool.run([ToolCall("1", "search", {"query": "toad"}), ToolCall("2", "search", {"query": "Lima"})])
     assert (bad.status, good.status) == ("error", "ok")
     assert good.data["results"][0]["hits"][0]["id"] == "lima"
-    tool.close()
+    await tool.close()
 
 
 def test_keys_tell_calls_apart(search_tool):

@@ -10,7 +10,7 @@ from agent_rl.algo.objective import Objective
 from agent_rl.config.schema import AlgoConfig, OverlongConfig, RunConfig, TokenWeightConfig
 from agent_rl.rollout.engine import RolloutSpec
 from agent_rl.rollout.limits import RolloutLimits
-from agent_rl.rollout.protocol import GRAMMARS
+from agent_rl.rollout.protocol import SearchR1Grammar
 from agent_rl.testing import EchoTask, ScriptedSampler, ScriptedTools, ToyCodec
 from agent_rl.train.collect import collect_groups
 from agent_rl.train.order import ItemOrder
@@ -50,7 +50,7 @@ def make_spec(task: EchoTask) -> RolloutSpec:
         task=task,
         sampler=ScriptedSampler(CODEC, lambda ids, params, session: "<answer>a</answer>"),
         tools=ScriptedTools(lambda tool, arguments: ""),
-        grammar=GRAMMARS["search_r1"],
+        grammar=SearchR1Grammar(),
         codec=CODEC,
         limits=RolloutLimits(),
         temperature=1.0,

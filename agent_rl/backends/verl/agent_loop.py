@@ -38,8 +38,8 @@ class Runtime:
 
 
 @lru_cache(maxsize=1)
-def runtime(run: str, model_path: str) -> Runtime:
-    """``run``: the RunConfig as JSON. Made once a process, in its event loop."""
+def runtime(run: str, model_path: str, tool_schemas: str) -> Runtime:
+    """``run``: the RunConfig as JSON; ``tool_schemas`` a JSON list. Made once a process, in its event loop."""
     assert_layout()
     config = RunConfig.model_validate_json(run)
     assert isinstance(config.backend, VerlBackend)
@@ -49,7 +49,7 @@ def runtime(run: str, model_path: str) -> Runtime:
     return Runtime(
         config=config,
         task=make_task(config),
-        codec=codec_of(model_path, config),
+        codec=codec_of(model_path, config, json.loads(tool_schemas)),
         tools=make_tools(config.model_copy(update={"tools": shared})),
         slots=asyncio.Semaphore(math.ceil(config.rollout.max_in_flight / workers)),
     )
@@ -71,7 +71,8 @@ class RolloutLoop(AgentLoopBase):
         info = row["extra_info"]
         place = int(info["place"])
         item = read_item(info["item"])
-        parts = runtime(self.config.agent_rl.run, self.config.agent_rl.model_path)
+        ours = self.config.agent_rl
+        parts = runtime(ours.run, ours.model_path, ours.tool_schemas)
         config = parts.config
         sampler = VerlSampler(self.server_manager, parts.codec)
         spec = make_spec(config, parts.task, parts.codec, sampler, parts.tools, temperature=config.rollout.temperature)

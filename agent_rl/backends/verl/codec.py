@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from agent_rl.config.schema import RunConfig
@@ -9,10 +10,10 @@ from agent_rl.errors import UsageError
 from agent_rl.rollout.codec import HFCodec
 
 
-def codec_of(model_path: str, config: RunConfig) -> HFCodec:
+def codec_of(model_path: str, config: RunConfig, tool_schemas: Sequence[dict[str, Any]] = ()) -> HFCodec:
     """What `assemble.make_codec` makes of a loaded model: its tokenizer, and every id that ends a turn.
 
-    Raises UsageError where there is no such model.
+    ``tool_schemas``: as for `make_codec`. Raises UsageError where there is no such model.
     """
     from transformers import AutoTokenizer, GenerationConfig
 
@@ -28,7 +29,7 @@ def codec_of(model_path: str, config: RunConfig) -> HFCodec:
     except OSError:  # a model may come without one: then its config says it, as transformers itself would
         eos = getattr(model_config, "eos_token_id", None)
     ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
-    return HFCodec(tokenizer, config.model.prompt_format, ids)
+    return HFCodec(tokenizer, config.model.prompt_format, ids, tool_schemas)
 
 
 def load_model_config(model_path: str, config: RunConfig) -> Any:

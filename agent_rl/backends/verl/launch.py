@@ -50,8 +50,8 @@ def train_under_verl(config: RunConfig, backend: VerlBackend, log: Log) -> Train
         model_path = _first_model(config, path)
         _check_machine(config, backend, model_path)
         start_tools(config, stack)
-        asyncio.run(check_server(config))
-        verl = _prepare(config, backend, model_path, resume, log)
+        schemas = asyncio.run(check_server(config))
+        verl = _prepare(config, backend, model_path, resume, schemas, log)
         signals.forget(path)
         stack.callback(signals.forget, path)
         step, interrupted = _run(verl, backend, path, log)
@@ -94,7 +94,14 @@ def _check_machine(config: RunConfig, backend: VerlBackend, model_path: str) -> 
         )
 
 
-def _prepare(config: RunConfig, backend: VerlBackend, model_path: str, resume: Path | None, log: Log) -> Any:
+def _prepare(
+    config: RunConfig,
+    backend: VerlBackend,
+    model_path: str,
+    resume: Path | None,
+    schemas: list[dict[str, Any]],
+    log: Log,
+) -> Any:
     """The exported questions and verl's configuration, both kept in the run's directory."""
     from omegaconf import OmegaConf
 
@@ -104,11 +111,19 @@ def _prepare(config: RunConfig, backend: VerlBackend, model_path: str, resume: P
     config = config.model_copy(update={"run_dir": str(Path(config.run_dir).resolve())})
     folder = Path(config.run_dir) / "verl"
     task = make_task(config)
-    usable = usable_items(task, codec_of(model_path, config), config.rollout.max_prompt_tokens, log)
+    usable = usable_items(task, codec_of(model_path, config, schemas), config.rollout.max_prompt_tokens, log)
     dataset = export_dataset(config, task, ItemOrder(usable, config.seed), folder)
     agent_file = folder / "agent.yaml"
     agent_file.write_text(f"- name: {AGENT}\n  _target_: agent_rl.backends.verl.agent_loop.RolloutLoop\n")
-    made = verl_config(config, backend, model_path=model_path, dataset=dataset, agent_file=agent_file, resume=resume)
+    made = verl_config(
+        config,
+        backend,
+        model_path=model_path,
+        dataset=dataset,
+        agent_file=agent_file,
+        resume=resume,
+        tool_schemas=schemas,
+    )
     OmegaConf.save(made, folder / "config.yaml")
     return made
 

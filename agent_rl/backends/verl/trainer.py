@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import time
 from functools import partial
@@ -59,7 +60,7 @@ class AgentTrainer(PPOTrainerSync):
         self.run_dir = RunDir(Path(self.run.run_dir))
         self.objective = Objective(self.run.algo, self.run.rollout.max_response_tokens)
         self.task = make_task(self.run)
-        self.codec = codec_of(config.agent_rl.model_path, self.run)
+        self.codec = codec_of(config.agent_rl.model_path, self.run, json.loads(config.agent_rl.tool_schemas))
         self.metrics = MetricsLog(self.run_dir.path, self.run.logging, self.run.model_dump(mode="json"), log)
         self.alarm = CollapseAlarm(self.run.alarm) if self.run.alarm.enabled else None
         self.saved = -1

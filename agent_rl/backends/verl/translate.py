@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,14 @@ CHECKPOINTS = "verl_checkpoints"
 
 
 def verl_config(
-    config: RunConfig, backend: VerlBackend, *, model_path: str, dataset: Path, agent_file: Path, resume: Path | None
+    config: RunConfig,
+    backend: VerlBackend,
+    *,
+    model_path: str,
+    dataset: Path,
+    agent_file: Path,
+    resume: Path | None,
+    tool_schemas: Sequence[dict[str, Any]] = (),
 ) -> Any:
     """verl's own configuration, composed from its own files and checked by its own rules.
 
@@ -35,7 +43,13 @@ def verl_config(
             raise ConfigError(f"backend.overrides={list(backend.overrides)}: verl refuses one: {reason}") from error
     with open_dict(made):
         # What our own code in verl's processes reads.
-        made.agent_rl = OmegaConf.create({"run": config.model_dump_json(), "model_path": model_path})
+        made.agent_rl = OmegaConf.create(
+            {
+                "run": config.model_dump_json(),
+                "model_path": model_path,
+                "tool_schemas": json.dumps(list(tool_schemas)),
+            }
+        )
     _check(made)
     return made
 

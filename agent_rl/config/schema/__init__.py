@@ -17,14 +17,25 @@ from agent_rl.config.schema.algo import (
     TokenWeightConfig,
 )
 from agent_rl.config.schema.backend import BackendConfig, EmbeddedBackend, VerlBackend
+from agent_rl.config.schema.bench import BenchSandboxConfig
 from agent_rl.config.schema.evaluation import EvalConfig
 from agent_rl.config.schema.index import BuildIndexConfig, CorpusConfig, EncoderConfig, JsonlCorpus
 from agent_rl.config.schema.model import LoraConfig, ModelConfig, SamplerConfig
 from agent_rl.config.schema.record import PathText, PositiveInt, Record
 from agent_rl.config.schema.rollout import RolloutConfig
 from agent_rl.config.schema.run import LoggingConfig, RunConfig
-from agent_rl.config.schema.serve import SearchToolConfig, ServeToolsConfig
-from agent_rl.config.schema.tasks import JsonlData, MiniwikiData, MiniwikiWorld, SearchTask, TaskConfig
+from agent_rl.config.schema.serve import PythonToolConfig, SearchToolConfig, ServeToolsConfig, SqlToolConfig
+from agent_rl.config.schema.tasks import (
+    FileList,
+    JsonlData,
+    KKTask,
+    MathTask,
+    MiniwikiData,
+    MiniwikiWorld,
+    PluginTask,
+    SearchTask,
+    TaskConfig,
+)
 from agent_rl.config.schema.tools import ToolsConfig
 from agent_rl.config.schema.train import OptimConfig, TrainConfig, WarmupConfig
 
@@ -32,17 +43,21 @@ __all__ = [
     "AlarmConfig",
     "AlgoConfig",
     "BackendConfig",
+    "BenchSandboxConfig",
     "BuildIndexConfig",
     "CorpusConfig",
     "EmbeddedBackend",
     "EncoderConfig",
     "EvalConfig",
+    "FileList",
     "GroupFilterConfig",
     "JsonlCorpus",
     "JsonlData",
+    "KKTask",
     "KLConfig",
     "LoggingConfig",
     "LoraConfig",
+    "MathTask",
     "MiniwikiData",
     "MiniwikiWorld",
     "MismatchConfig",
@@ -51,13 +66,16 @@ __all__ = [
     "OverlongConfig",
     "PathText",
     "PositiveInt",
+    "PythonToolConfig",
     "Record",
+    "PluginTask",
     "RolloutConfig",
     "RunConfig",
     "SamplerConfig",
     "SearchTask",
     "SearchToolConfig",
     "ServeToolsConfig",
+    "SqlToolConfig",
     "TaskConfig",
     "TokenFilterConfig",
     "TokenWeightConfig",

@@ -17,7 +17,10 @@ from agent_rl.config.schema.record import (
 
 
 class RolloutConfig(Record):
-    grammar: Literal["search_r1"] = "search_r1"
+    grammar: Literal["auto", "search_r1", "plain", "hermes"] = Field(
+        "auto", description="auto: the one of the task's prompts; hermes: the model's own function calling"
+    )
+    max_calls_per_turn: PositiveInt = Field(1, description="calls of one turn that are made (hermes)")
     temperature: NonNegativeFloat = 1.0
     max_turns: PositiveInt = Field(4, description="policy turns, the answering one included")
     max_turn_tokens: PositiveInt = 256

@@ -1,17 +1,27 @@
-"""Serving tools."""
+"""Serving tools: the server, and each tool's own settings."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
 from agent_rl.config.schema.record import (
     NonNegativeInt,
     PathText,
+    PositiveFloat,
     PositiveInt,
     Record,
 )
+
+ToolName = Literal["search", "python", "sql"]
+Names = TypeVar("Names", bound=tuple[str, ...] | None)
+
+
+def each_once(names: Names) -> Names:
+    if names is not None and len(set(names)) < len(names):
+        raise ValueError(f"[{','.join(names)}] names a tool twice")
+    return names
 
 
 class SearchToolConfig(Record):
@@ -22,10 +32,70 @@ class SearchToolConfig(Record):
     cache_entries: NonNegativeInt = 10_000
 
 
+class PythonToolConfig(Record):
+    """Limits of a call hold for each call; the others for the interpreter that a session keeps."""
+
+    engine: Literal["local", "remote"] = Field("local", description="remote: a SandboxFusion-compatible service")
+    url: str | None = Field(None, description="of the service, for engine=remote")
+    isolation: Literal["auto", "namespaces", "landlock", "none"] = Field(
+        "auto", description="auto: the strongest that this machine gives, or the server does not start"
+    )
+    allow_unsafe: bool = Field(False, description="run the code unprotected where it cannot be isolated")
+    preload: tuple[str, ...] = Field(("numpy",), description="modules imported once, before any call")
+    stateful: bool = Field(True, description="definitions and files stay from call to call of one trajectory")
+    workers: NonNegativeInt = Field(0, description="calls that run at once (0: one a core)")
+    max_queue: PositiveInt = 1024
+    warm: NonNegativeInt | None = Field(None, description="sandboxes that wait for a call (null: one a worker)")
+    max_sessions: PositiveInt = 256
+    session_idle_s: PositiveFloat = Field(900.0, description="a session without a call for so long is ended")
+    timeout_s: PositiveFloat = Field(10.0, description="wall clock of one call; waiting for a worker is not counted")
+    cpu_s: PositiveFloat = Field(10.0, description="processor time of one call, all its threads and processes")
+    memory_mb: PositiveInt = Field(512, description="on top of the warm interpreter")
+    processes: PositiveInt = Field(32, description="threads counted too")
+    disk_mb: PositiveInt = 64
+    file_mb: PositiveInt = 64
+    files: PositiveInt = 4096
+    output_bytes: PositiveInt = Field(16_384, description="kept of what a call prints: the beginning and the end")
+    max_code_bytes: PositiveInt = 262_144
+
+    @model_validator(mode="after")
+    def _has_meaning(self) -> PythonToolConfig:
+        if (self.engine == "remote") != (self.url is not None):
+            raise ValueError("engine=remote and url=http://... (of the service) go together")
+        if self.isolation == "none" and not self.allow_unsafe:
+            raise ValueError("isolation=none runs the model's code as you; it needs allow_unsafe=true")
+        return self
+
+
+class SqlToolConfig(Record):
+    databases: dict[str, str] = Field({}, description="name: file (SQLite or DuckDB); the first is asked by default")
+    timeout_s: PositiveFloat = 10.0
+    max_rows: PositiveInt = Field(100, description="rows of an answer; more are cut, with a mark")
+    max_query_chars: PositiveInt = 10_000
+    output_bytes: PositiveInt = 16_384
+    memory_mb: PositiveInt = Field(256, description="for one statement")
+    workers: PositiveInt = Field(4, description="statements that run at once")
+    max_queue: PositiveInt = 1024
+
+
 class ServeToolsConfig(Record):
+    tools: Annotated[tuple[ToolName, ...], Field(min_length=1)] = ("search",)
     index: PathText = "indexes/miniwiki"
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8900
     token_file: str | None = None
     max_body_bytes: PositiveInt = 4 * 2**20
     search: SearchToolConfig = SearchToolConfig()
+    python: PythonToolConfig = PythonToolConfig()
+    sql: SqlToolConfig = SqlToolConfig()
+
+    @field_validator("tools")
+    @classmethod
+    def _each_once(cls, tools: tuple[ToolName, ...]) -> tuple[ToolName, ...]:
+        return each_once(tools)
+
+    @model_validator(mode="after")
+    def _has_databases(self) -> ServeToolsConfig:
+        if "sql" in self.tools and not self.sql.databases:
+            raise ValueError("tools=[sql] needs sql.databases={name: file}")
+        return self

@@ -37,7 +37,7 @@ assert _spec.loader is not None
 _shared = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_shared)
 DATA = _shared.DATA
-for _name in (
+_FIXTURES = (
     "index_folder",
     "serve",
     "model_folder",
@@ -46,7 +46,8 @@ for _name in (
     "steps_done",
     "trajectories",
     "settings",
-):
+)
+for _name in _FIXTURES:
     globals()[_name] = getattr(_shared, _name)
 
 # What a machine without a GPU needs of verl; found by trial (fewer logical CPUs, or more storage units, hang).
@@ -83,6 +84,11 @@ def verl_settings(settings: Callable[..., dict[str, Any]], warm_folder: Path) ->
         return _shared.merged(base, changes)
 
     return make
+
+
+@pytest.fixture
+def merge() -> Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]:
+    return _shared.merged
 
 
 @pytest.fixture

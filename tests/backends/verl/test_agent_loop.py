@@ -58,9 +58,8 @@ def run_loop(model_folder, tokenizer, verl_settings, tmp_path):
         config = RunConfig.model_validate(values)
         agent_loop.runtime.cache_clear()
         servers = Servers(tokenizer, turns)
-        verl = SimpleNamespace(
-            agent_rl=SimpleNamespace(run=config.model_dump_json(), model_path=str(model_folder))
-        )
+        ours = SimpleNamespace(run=config.model_dump_json(), model_path=str(model_folder), tool_schemas="[]")
+        verl = SimpleNamespace(agent_rl=ours)
         loop = agent_loop.RolloutLoop(SimpleNamespace(config=verl), servers, tokenizer, processor=None, tools=None)
         output = await loop.run(
             {"temperature": 1.0},
@@ -92,9 +91,7 @@ async def test_the_output_is_the_ledger(serve, run_loop, tokenizer) -> None:
     assert output.num_turns == 2
     assert (trajectory.group, trajectory.sample) == (f"train/5/1/{ITEM.id}", 2)
     # What the engine was given at each turn is the ledger at that moment, in one session.
-    assert [ids for _, ids, _ in servers.requests] == [
-        ledger.input_ids[: turn.start] for turn in trajectory.turns
-    ]
+    assert [ids for _, ids, _ in servers.requests] == [ledger.input_ids[: turn.start] for turn in trajectory.turns]
     assert len({request_id for request_id, _, _ in servers.requests}) == 1
     params = servers.requests[0][2]
     assert params["stop"] == ["</search>", "</answer>"]
@@ -156,9 +153,9 @@ async def test_a_refused_token_ends_the_run(tmp_path, run_loop, model_folder) ->
     from agent_rl.errors import TrainingError
     from tools.app import create_app
     from tools.host import ServerLimits
-    from tools.testing import RunningServer, SleepyTool
+    from tools.testing import EchoTool, RunningServer
 
-    app = create_app(lambda: [SleepyTool()], ServerLimits(), token="secret")
+    app = create_app(lambda: [EchoTool()], ServerLimits(), token="secret")
     with RunningServer(app) as server:
         output, _ = await run_loop(["<search>a</search>"], server.url)
     assert "refused the token" in json.loads(output.extra_fields["fatal"])["message"]

@@ -26,7 +26,7 @@ from agent_rl.train.update import UpdateSettings, update
 LIMIT = 48  # rollout.max_response_tokens
 TEMPERATURE = 0.8
 # AdamW's first step divides a gradient by itself: eps keeps one that is rounding noise from becoming a whole step.
-OPTIM = OptimConfig(lr=1e-4, eps=1e-6, max_grad_norm=1e9)
+OPTIM = OptimConfig(lr=1e-4, eps=1e-5, max_grad_norm=1e9)
 SETTINGS = UpdateSettings(TEMPERATURE, max_batch_tokens=200, logprob_chunk_tokens=64, drop_uniform_groups=False)
 ALGOS = {
     "grpo": [],

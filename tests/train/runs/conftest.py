@@ -141,7 +141,7 @@ def settings(model_folder: Path) -> Callable[..., dict[str, Any]]:
 
     def make(run_dir: Path, url: str, **changes: Any) -> dict[str, Any]:
         base: dict[str, Any] = {
-            "task": {"data": DATA, "prompt": "brief", "top_k": 1},
+            "task": {"kind": "search", "data": DATA, "prompt": "brief", "top_k": 1},
             "model": {"path": str(model_folder), "dtype": "float32", "device": "cpu", "prompt_format": "plain"},
             "algo": {"kl": {"beta": 0.0}, "token_weight": {"kind": "probability"}},
             "tools": {"url": url, "call_timeout_s": 20},
@@ -180,7 +180,7 @@ def warm_folder(tmp_path_factory: pytest.TempPathFactory, model_folder: Path, in
     with RunningServer(create_app(lambda: [tool])) as server:
         config = RunConfig.model_validate(
             {
-                "task": {"data": DATA, "prompt": "brief", "top_k": 1},
+                "task": {"kind": "search", "data": DATA, "prompt": "brief", "top_k": 1},
                 "model": {"path": str(model_folder), "dtype": "float32", "device": "cpu", "prompt_format": "plain"},
                 "tools": {"url": server.url},
                 "rollout": {"max_observation_tokens": 60},

@@ -1,0 +1,100 @@
+"""Which tools a run has, how it says so, and what they are served with."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from agent_rl.config.compose import compose
+from agent_rl.config.schema import RunConfig
+from agent_rl.errors import ConfigError, UsageError
+from agent_rl.rollout.assemble import check_tools, make_task, make_tools, start_tools
+from agent_rl.rollout.autostart import serve_command
+
+
+@pytest.mark.parametrize("command", ["train", "eval", "rollout", "warmup"])
+@pytest.mark.parametrize("names", [["python"], ["search", "python"], []])
+def test_a_list_for_the_section_names_the_tools(command: str, names: list[str]) -> None:
+    config = compose(command, [f"tools=[{','.join(names)}]", "tools.call_timeout_s=40"])
+    assert isinstance(config, RunConfig)
+    assert config.tools.names == tuple(names)
+    assert config.tools.call_timeout_s == 40
+    assert make_task(config).tools == tuple(names)
+
+
+def test_without_a_list_the_task_has_its_own() -> None:
+    config = compose("train", [])
+    assert isinstance(config, RunConfig)
+    assert config.tools.names is None
+    assert make_task(config).tools == ("search",)
+
+
+@pytest.mark.parametrize(
+    ("command", "override", "says"),
+    [
+        ("train", "tools=[pyhton]", "did you mean python?"),
+        ("train", "tools=[python,python]", "names a tool twice"),
+        ("train", "tools=python", "is a section"),
+        ("serve-tools", "tools=[search,search]", "names a tool twice"),
+        ("serve-tools", "tools=[]", "at least 1 item"),
+        ("serve-tools", "tools=[sql]", "needs sql.databases"),
+        ("serve-tools", "python.isolation=none", "needs allow_unsafe=true"),
+        ("serve-tools", "python.engine=remote", "go together"),
+        ("serve-tools", "python.url=http://x", "go together"),
+        ("serve-tools", "python.timeout_s=0", "greater than 0"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_fault(command: str, override: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        compose(command, [override])
+
+
+def test_a_call_must_have_time_for_its_own_limit() -> None:
+    assert compose("train", ["tools.python.timeout_s=60"])  # of a server that others start
+    with pytest.raises(ConfigError, match=r"python.timeout_s=60 is not below call_timeout_s=30"):
+        compose("train", ["tools.autostart=true", "tools.python.timeout_s=60"])
+
+
+def test_the_prompt_tells_of_the_tools_that_there_are() -> None:
+    config = compose("train", ["tools=[python]", "task.prompt=full"])
+    assert isinstance(config, RunConfig)
+    task = make_task(config)
+    (message,) = task.messages(task.items("train")[0])
+    assert "<python>" in message["content"]
+    assert "<search>" not in message["content"]
+
+
+def test_a_task_without_tools_needs_no_server() -> None:
+    config = compose("train", ["tools=[]", "tools.autostart=true", "tools.url=http://127.0.0.1:9"])
+    assert isinstance(config, RunConfig)
+
+    async def check() -> None:
+        async with make_tools(config) as tools:
+            await check_tools(config, tools)
+
+    asyncio.run(check())
+    start_tools(config, None)  # type: ignore[arg-type]  # nothing is entered, so nothing is to be left
+
+
+def test_no_server_says_which_tools_to_serve() -> None:
+    config = compose("train", ["tools=[search,python]", "tools.url=http://127.0.0.1:9"])
+    assert isinstance(config, RunConfig)
+
+    async def check() -> None:
+        async with make_tools(config) as tools:
+            await check_tools(config, tools)
+
+    with pytest.raises(UsageError) as raised:
+        asyncio.run(check())
+    assert "agent-rl serve-tools tools=[search,python] index=indexes/miniwiki port=9" in str(raised.value)
+
+
+def test_a_run_starts_the_tools_that_it_needs_with_its_settings() -> None:
+    config = compose("train", ["tools=[python]", "tools.python.memory_mb=99"])
+    assert isinstance(config, RunConfig)
+    command = serve_command(config.tools, "127.0.0.1", 8900, ("python",))
+    assert command[command.index("--tools") + 1] == "python"
+    assert '"memory_mb":99' in command[command.index("--python") + 1]
+    assert "--sql" not in command
+    assert "--python" not in serve_command(config.tools, "127.0.0.1", 8900, ("search",))

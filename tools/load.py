@@ -1,0 +1,65 @@
+"""Starting the tools that a server was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tools.batcher import HostedTool
+
+TOOL_NAMES = ("search", "python", "sql")
+
+
+def load_tools(
+    names: Sequence[str],
+    *,
+    index: str,
+    search: dict[str, Any],
+    python: dict[str, Any],
+    sql: dict[str, Any],
+) -> list[HostedTool]:
+    """The tools ``names``, each with its own settings, ready to be called. What is not asked for is not imported.
+
+    Raises what each raises: RetrievalError, PythonUnavailable, SqlUnavailable; each says what to do.
+    """
+    starters = {
+        "search": lambda: _search(index, **search),
+        "python": lambda: _python(**python),
+        "sql": lambda: _sql(**sql),
+    }
+    return [starters[name]() for name in names]
+
+
+def _search(index: str, *, max_top_k: int = 100, max_query_chars: int = 2000) -> HostedTool:
+    from retrieval_index.retriever import Retriever
+    from tools.search import SearchTool
+
+    retriever = Retriever.open(index)
+    tool = SearchTool(retriever, default_top_k=min(3, max_top_k), max_top_k=max_top_k, max_query_chars=max_query_chars)
+    retriever.search(["warm up"], 1)  # the first search of a process is slow, nobody should wait for it
+    return tool
+
+
+def _python(*, engine: str = "local", url: str | None = None, **settings: Any) -> HostedTool:
+    if engine == "remote":
+        from tools.python.isolation import PythonUnavailable
+        from tools.python.remote import RemoteFailed, RemotePythonTool
+
+        if url is None:
+            raise PythonUnavailable("python.engine=remote needs python.url=http://... of a SandboxFusion service")
+        theirs = {"timeout_s", "memory_mb", "output_bytes", "workers", "max_queue", "max_code_bytes"}
+        remote = RemotePythonTool(url, **{key: value for key, value in settings.items() if key in theirs})
+        try:
+            remote.check()
+        except RemoteFailed as error:
+            raise PythonUnavailable(str(error)) from error
+        return remote
+    from tools.python.tool import PythonTool
+
+    return PythonTool.start(**settings)
+
+
+def _sql(**settings: Any) -> HostedTool:
+    from tools.sql.tool import SqlTool
+
+    return SqlTool(**settings)
