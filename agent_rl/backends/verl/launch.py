@@ -34,7 +34,8 @@ def train_under_verl(config: RunConfig, backend: VerlBackend, log: Log) -> Train
 
     Raises UsageError and ConfigError before anything is started, TrainingError where the run itself fails.
     """
-    check_environment()
+    # A cluster has its own machines; this one may be without GPUs.
+    check_environment(backend.rollout_engine if backend.ray_address is None else None)
     check_supported(config, backend)
     path = Path(config.run_dir)
     if config.warmup.traces and not find_checkpoints(path):
