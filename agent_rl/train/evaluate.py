@@ -31,6 +31,7 @@ async def evaluate_at(
     step: int,
     metrics: MetricsLog,
     log: Callable[[str], None],
+    engine: str | None = None,
 ) -> None:
     """Evaluate the policy of ``step``, unless that was done before; compare "after" with "before"."""
     folder = run_dir / "eval"
@@ -45,6 +46,7 @@ async def evaluate_at(
         step=step,
         log=log,
         partial=folder / f".{label}.partial.jsonl",
+        engine=engine,
     )
     ems = {m: result.summary[m]["em"]["mean"] for m in ("greedy", "sampled") if m in result.summary}
     metrics.write("eval", step, {f"{mode}_em": em for mode, em in ems.items()})

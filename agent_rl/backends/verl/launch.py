@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from agent_rl.backends.verl import signals
 from agent_rl.backends.verl.codec import codec_of, load_model_config
@@ -27,6 +29,8 @@ from agent_rl.train.run_dir import RunDir
 from agent_rl.train.trainer import TrainResult
 
 Log = Callable[[str], None]
+
+KNOCK_TIMEOUT_S = 10.0
 
 
 def train_under_verl(config: RunConfig, backend: VerlBackend, log: Log) -> TrainResult:
@@ -176,12 +180,14 @@ def _start_ray(verl: Any, backend: VerlBackend) -> None:
     if backend.ray_address is not None:
         asked = {"address": backend.ray_address}
     try:
+        if backend.ray_address not in (None, "auto"):
+            _knock(str(backend.ray_address))
         ray.init(**asked, runtime_env=environment)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        where = f"backend.ray_address={backend.ray_address}" if backend.ray_address else "on this machine"
-        reason = str(error).strip().splitlines()[0]
+    except (OSError, RuntimeError, ValueError) as error:
+        where = f"at backend.ray_address={backend.ray_address}" if backend.ray_address else "on this machine"
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UsageError(
-            f"no Ray {where}: {reason}; start one with `ray start --head` (docs/scaling.md), or leave "
+            f"no Ray {where} ({reason}); start one with `ray start --head` (docs/scaling.md), or leave "
             "backend.ray_address out"
         ) from error
     there = int(ray.cluster_resources().get("GPU", 0))
@@ -191,6 +197,14 @@ def _start_ray(verl: Any, backend: VerlBackend) -> None:
             f"backend.nodes={backend.nodes} x backend.gpus_per_node={backend.gpus_per_node} needs {backend.gpus} GPUs, "
             f"and Ray has {there}; ask for fewer, or train with backend=embedded"
         )
+
+
+def _knock(address: str) -> None:
+    """Raise OSError or ValueError where nothing listens at ``host:port``: Ray itself would try for minutes."""
+    parts = urlsplit(address if "://" in address else f"ray://{address}")
+    if parts.hostname is None or parts.port is None:
+        raise ValueError("write it as host:port, ray://host:port, or auto")
+    socket.create_connection((parts.hostname, parts.port), timeout=KNOCK_TIMEOUT_S).close()
 
 
 def _environment() -> dict[str, str]:

@@ -216,7 +216,14 @@ class AgentTrainer(PPOTrainerSync):
                 temperature=self.run.rollout.temperature,
             )
             await evaluate_at(
-                self.run, spec, self.run_dir.path, label=label, step=self.global_steps, metrics=self.metrics, log=log
+                self.run,
+                spec,
+                self.run_dir.path,
+                label=label,
+                step=self.global_steps,
+                metrics=self.metrics,
+                log=log,
+                engine=f"verl {self.backend.rollout_engine}",
             )
 
     def _finish_step(self, step: int, metrics: dict[str, Any], timing: dict[str, float], seconds: float) -> None:

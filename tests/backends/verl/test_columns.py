@@ -158,3 +158,23 @@ def test_a_run_of_the_other_backend_is_not_gone_on_with(tmp_path: Path) -> None:
     manifest.write_text(manifest.read_text().replace('"verl"', "1"))
     with pytest.raises(ArtifactError, match="written by the embedded backend"):
         resume_folder(tmp_path, find_checkpoints(tmp_path)[-1])
+
+
+def test_the_optimiser_takes_the_rate_that_came_with_the_batch(monkeypatch) -> None:
+    """Rate 0 (nothing has a gradient) is no step, not even of momentum; no rate at all is a bug."""
+    from agent_rl.backends.verl import optimizer
+
+    monkeypatch.setattr(optimizer, "_rate", None)
+    parameter = torch.nn.Parameter(torch.ones(3))
+    adamw = optimizer.AdamW([parameter], lr=1.0)
+    parameter.grad = torch.ones(3)
+    with pytest.raises(RuntimeError, match="no learning rate"):
+        adamw.step()
+    optimizer.set_rate(0.01)
+    adamw.step()
+    assert torch.allclose(parameter, torch.full((3,), 0.99), atol=1e-3)
+    moved = parameter.detach().clone()
+    parameter.grad = torch.zeros(3)
+    optimizer.set_rate(0.0)
+    adamw.step()
+    assert torch.equal(parameter, moved)

@@ -304,3 +304,36 @@ def test_both_backends_take_the_same_step(name, sharp_model, process_group, conf
 
     for metric, value in metrics_of_sums(config.algo, sums).items():
         assert value == pytest.approx(seen[metric], rel=1e-4, abs=1e-5), metric
+
+
+@pytest.mark.parametrize("name", ["tr_grpo", "tr_grpo_eq9", "gspo", "dr_grpo"])
+def test_the_loss_does_not_depend_on_how_rows_are_spread(name, sharp_model, model_folder) -> None:
+    """FSDP takes the mean over ranks: each rank's loss is scaled so that two ranks, or none, give the same sum."""
+    from verl.utils import tensordict_utils as tu
+
+    from agent_rl.backends.verl.loss import objective_loss
+
+    algo = algo_of(name)
+    config = ModelConfig(path=str(sharp_model), dtype="float32", device="cpu", prompt_format="plain")
+    policy = Policy(load_model(str(sharp_model), config)[0], config, OPTIM)
+    objective = Objective(algo, LIMIT)
+    sequences = made_sequences(policy, objective)
+    batch = verl_batch(sequences, objective, perturbed(policy.model))
+    torch.manual_seed(5)
+    leaves = [(-2 * torch.rand(len(sequence.ids))).requires_grad_() for sequence in sequences]
+
+    def loss_of(rows: list[int], ranks: int) -> torch.Tensor:
+        part = tu.index_select_tensor_dict(batch, rows)
+        tu.assign_non_tensor_data(part, "dp_size", ranks)
+        output = {"log_probs": torch.nested.as_nested_tensor([leaves[row] for row in rows], layout=torch.jagged)}
+        return objective_loss(output, part, algo=algo.model_dump_json(), max_response_tokens=LIMIT)[0]
+
+    everything = list(range(len(sequences)))
+    whole = loss_of(everything, 1)
+    expected = torch.autograd.grad(whole, leaves)
+    parts = [loss_of(rows, 2) for rows in (everything[::3], [row for row in everything if row % 3])]
+    spread = (parts[0] + parts[1]) / 2
+    assert float(spread) == pytest.approx(float(whole), abs=1e-6)
+    for one, other in zip(torch.autograd.grad(spread, leaves), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
+    assert max(float(gradient.abs().max()) for gradient in expected) > 1e-3
