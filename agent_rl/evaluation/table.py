@@ -32,7 +32,7 @@ def _table(results: Sequence[EvalResult], mode: str, metric: str) -> str:
     ]
     for result in results:
         found = result.summary[mode]
-        cells = [_name(result), *(_cell(found.get("sets", {}).get(name), metric) for name in sets)]
+        cells = [_name(result, results), *(_cell(found.get("sets", {}).get(name), metric) for name in sets)]
         if several:
             cells.append(_percent(found["macro_em"]) if metric == "em" and "macro_em" in found else "-")
         cells += [_cell(found, metric), *(_cell(found, name) for name in extra)]
@@ -43,7 +43,7 @@ def _table(results: Sequence[EvalResult], mode: str, metric: str) -> str:
         for result in results:
             if "answerable_em" in (found := result.summary[mode]):
                 lines.append(
-                    f"{_name(result)}: of the {found['answerable_share']:.0%} that the index can answer, "
+                    f"{_name(result, results)}: of the {found['answerable_share']:.0%} that the index can answer, "
                     f"EM {_cell(found, 'answerable_em')}"
                 )
     return "\n".join(lines)
@@ -54,9 +54,11 @@ def _samples(results: Sequence[EvalResult], mode: str) -> list[str]:
     return [name for name in names if name.startswith("pass@")]
 
 
-def _name(result: EvalResult) -> str:
-    model = str(result.summary.get("model") or "")
-    return f"{result.label} ({model})" if model and model != result.label else result.label
+def _name(result: EvalResult, results: Sequence[EvalResult]) -> str:
+    """The label, and the model too where two results have the same label."""
+    if sum(other.label == result.label for other in results) == 1:
+        return result.label
+    return f"{result.label} ({result.summary.get('model') or '?'})"
 
 
 def _cell(found: dict[str, Any] | None, metric: str) -> str:

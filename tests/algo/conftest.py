@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -28,6 +29,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def preset() -> Callable[..., AlgoConfig]:
     """The algorithm of a preset, under overrides of its own section."""
 
+    @cache
     def load(name: str, *overrides: str) -> AlgoConfig:
         return cast("RunConfig", compose("train", [f"algo={name}", *(f"algo.{text}" for text in overrides)])).algo
 

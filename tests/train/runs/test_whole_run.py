@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from agent_rl.config.commands import EvalCommand
 from agent_rl.config.schema import RunConfig
 from agent_rl.errors import ArtifactError, TrainingError, UsageError
 from agent_rl.evaluation.command import evaluate_command
@@ -162,7 +163,7 @@ def test_lora_run_goes_on_and_is_evaluated(tmp_path, serve, settings, warm_folde
     assert all("lora_" in name for name in state(tmp_path / "run"))
     assert metrics(tmp_path / "run")[-1]["objective/kl"] > 0
     config = RunConfig.model_validate(values)
-    evaluate_command(config, "latest", tmp_path / "out")
+    evaluate_command(EvalCommand.model_validate(values | {"checkpoint": "latest"}), tmp_path / "out")
     assert (tmp_path / "out" / "step_000002_dev.json").is_file()
     # What is evaluated is the adapted model, not the bare base that the adapter's folder names.
     base, _ = load_model(str(warm_folder), config.model)
