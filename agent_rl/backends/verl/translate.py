@@ -56,13 +56,15 @@ def verl_config(
 
 def _check(made: Any) -> None:
     """verl's own check. Raises ConfigError with what it says."""
+    from hydra.errors import HydraException
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 
     try:
         validate_config(made, use_reference_policy=need_reference_policy(made), use_critic=need_critic(made))
-    except (AssertionError, ValueError, TypeError, KeyError) as error:
-        raise ConfigError(f"verl does not accept this configuration: {error}") from error
+    except (AssertionError, ValueError, TypeError, KeyError, HydraException) as error:
+        reason = error.__cause__ if isinstance(error, HydraException) and error.__cause__ else error
+        raise ConfigError(f"verl does not accept this configuration: {reason}") from error
 
 
 def settings(
