@@ -13,9 +13,11 @@ PIP_ARGS ?=
 PORT ?= 8900
 # further settings of the demo's training, e.g. DEMO_ARGS="train.steps=5"
 DEMO_ARGS ?=
+VERL_VENV := .venv-verl
+VERL_INSTALLED := $(VERL_VENV)/.installed
 PACKAGES := agent_rl tools retrieval_index tasks
 
-.PHONY: help install models demo test test-unit test-slow lint
+.PHONY: help install models demo test test-unit test-slow test-verl lint
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
@@ -64,6 +66,14 @@ test-unit: $(INSTALLED) ## the quick tier
 
 test-slow: $(INSTALLED) models ## real models, real servers
 	$(BIN)/python -m pytest -m slow
+
+$(VERL_INSTALLED): pyproject.toml constraints/cpu.txt constraints/verl-cpu.txt
+	[ -x $(VERL_VENV)/bin/python ] || $(PYTHON) -m venv $(VERL_VENV)
+	$(VERL_VENV)/bin/python -m pip install $(PIP_ARGS) -e ".[cpu,dev,verl]" -c constraints/cpu.txt -c constraints/verl-cpu.txt
+	touch $@
+
+test-verl: $(VERL_INSTALLED) ## backend=verl on two CPU cores, in an environment of its own (.venv-verl)
+	$(VERL_VENV)/bin/python -m pytest tests/backends
 
 lint: $(INSTALLED) ## ruff and mypy
 	$(BIN)/ruff check

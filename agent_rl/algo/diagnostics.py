@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -10,8 +11,101 @@ from torch import Tensor
 
 from agent_rl.algo.objective import Objective
 from agent_rl.algo.records import LossOutput, TokenBatch
+from agent_rl.config.schema import AlgoConfig
 
 PROBABILITY_EDGES = (0.0, 0.1, 0.3, 0.7, 0.9, 1.0)
+
+
+@dataclass(slots=True)
+class TokenSums:
+    """Sums over trained tokens, and extremes: they add up over micro-batches and over ranks."""
+
+    sums: dict[str, float] = field(default_factory=dict)
+    lows: dict[str, float] = field(default_factory=dict)
+    highs: dict[str, float] = field(default_factory=dict)
+
+    def merge(self, other: TokenSums) -> None:
+        for name, value in other.sums.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+        for name, value in other.lows.items():
+            self.lows[name] = min(self.lows.get(name, value), value)
+        for name, value in other.highs.items():
+            self.highs[name] = max(self.highs.get(name, value), value)
+
+
+def token_sums(objective: Objective, batch: TokenBatch, out: LossOutput, entropy: Tensor) -> TokenSums:
+    """Of one micro-batch; ``entropy`` [N] in nats, at the sampling temperature. Without extremes where nothing is
+    trained; the names of the sums depend on the configuration alone."""
+    selected = batch.mask if batch.selected is None else batch.selected
+    columns = (
+        *(batch.logp.detach(), batch.advantage, entropy.detach()),
+        *(out.weight, out.ratio, objective.policy_slope(batch, out), out.kl_term, out.correction),
+        *(out.clipped, selected),
+    )
+    tokens = torch.stack([column.float() for column in columns])[:, batch.mask].double().cpu()
+    logp, advantage, entropy, weight, ratio, slope, kl, correction, clipped, chosen = tokens
+    positive, negative, prob = advantage > 0, advantage < 0, logp.exp()
+    parts = {
+        "tokens": torch.ones_like(logp),
+        **{"weight": weight, "ratio": ratio, "kl": kl, "entropy": entropy, "prob": prob, "correction": correction},
+        "positive": positive,
+        "negative": negative,
+        "clipped_positive": clipped.bool() & positive,
+        "clipped_negative": clipped.bool() & negative,
+        "dead_positive": (slope == 0) & positive,
+        **{"selected": chosen, "selected_entropy": entropy * chosen, "selected_prob": prob * chosen},
+    }
+    weighting, mismatch = objective.config.token_weight, objective.config.mismatch
+    if weighting.sigmoidal:
+        bounds = (weighting.lower, weighting.upper)
+        low, high = bounds if weighting.kind == "probability" else (2 - bounds[1], 2 - bounds[0])
+        # The columns went through float32: 1.4 is not 1.4 there.
+        parts["at_lower"], parts["at_upper"] = weight <= low + 1e-6, weight >= high - 1e-6
+    if mismatch.kind != "none":
+        parts["bounded"] = correction >= mismatch.cap if mismatch.kind.endswith("tis") else correction == 0
+    # |d term / d logits| of a softmax token lies between |slope| (1 - p) and sqrt(2) times that (the factor of the
+    # TR-GRPO paper's Theorem 3.1); the lower bound is what is shared out.
+    pull = slope.abs() * (1 - prob)
+    for place, (low, high) in enumerate(itertools.pairwise(PROBABILITY_EDGES)):
+        parts[f"pull_{place}"] = pull * ((prob >= low) & ((prob < high) | (high == 1.0)))
+    found = TokenSums({name: float(values.double().sum()) for name, values in parts.items()})
+    if tokens.shape[1]:
+        found.lows = {"weight": float(weight.min())}
+        extremes = {"weight": weight, "ratio": ratio, "correction": correction}
+        found.highs = {name: float(values.max()) for name, values in extremes.items()}
+    return found
+
+
+def metrics_of_sums(config: AlgoConfig, found: TokenSums) -> dict[str, float]:
+    """Means over trained tokens, as one flat dict. Empty where none was trained."""
+    sums = found.sums
+    count = sums.get("tokens", 0.0)
+    if not count:
+        return {}
+    metrics = {
+        "weight/mean": sums["weight"] / count,
+        "weight/min": found.lows["weight"],
+        "weight/max": found.highs["weight"],
+        "objective/ratio_mean": sums["ratio"] / count,
+        "objective/ratio_max": found.highs["ratio"],
+        "objective/kl": sums["kl"] / count,
+        "objective/entropy": sums["entropy"] / count,
+        "objective/clip_fraction_pos": _share(sums["clipped_positive"], sums["positive"]),
+        "objective/clip_fraction_neg": _share(sums["clipped_negative"], sums["negative"]),
+        "objective/dead_positive_fraction": _share(sums["dead_positive"], sums["positive"]),
+        "objective/prob_mean": sums["prob"] / count,
+    }
+    if config.token_weight.sigmoidal:
+        metrics["weight/at_lower"], metrics["weight/at_upper"] = sums["at_lower"] / count, sums["at_upper"] / count
+    if config.mismatch.kind != "none":
+        metrics["mismatch/correction_mean"] = sums["correction"] / count
+        metrics["mismatch/correction_max"] = found.highs["correction"]
+        metrics["mismatch/correction_bounded_fraction"] = sums["bounded"] / count
+    if config.token_filter.kind != "all":
+        metrics["filter/selected_fraction"] = sums["selected"] / count
+        metrics["filter/selected_entropy"] = _share(sums["selected_entropy"], sums["selected"])
+        metrics["filter/selected_prob"] = _share(sums["selected_prob"], sums["selected"])
+    return metrics | _gradient_shares(sums)
 
 
 @dataclass(slots=True)
@@ -19,79 +113,25 @@ class ObjectiveDiagnostics:
     """Collects the trained tokens of every micro-batch of a step; ``metrics`` gives one flat dict."""
 
     objective: Objective
-    _tokens: list[Tensor] = field(default_factory=list)
+    _found: TokenSums = field(default_factory=TokenSums)
 
     def add(self, batch: TokenBatch, out: LossOutput, entropy: Tensor) -> None:
         """``entropy`` [N] in nats, at the sampling temperature."""
-        columns = (
-            *(batch.logp.detach(), batch.advantage, entropy.detach()),
-            *(out.weight, out.ratio, self.objective.policy_slope(batch, out), out.kl_term),
-            *(out.correction, out.clipped),
-        )
-        selected = batch.mask if batch.selected is None else batch.selected
-        self._tokens.append(torch.stack([c.float() for c in (*columns, selected)])[:, batch.mask].cpu())
+        self._found.merge(token_sums(self.objective, batch, out, entropy))
 
     def metrics(self) -> dict[str, float]:
-        """Means over trained tokens. Empty where none was trained."""
-        if not self._tokens:
-            return {}
-        tokens = torch.cat(self._tokens, dim=1).double()
-        if not tokens.shape[1]:
-            return {}
-        logp, advantage, entropy, weight, ratio, slope, kl, correction, clipped, selected = tokens
-        positive, negative, prob = advantage > 0, advantage < 0, logp.exp()
-        found = {
-            "weight/mean": float(weight.mean()),
-            "weight/min": float(weight.min()),
-            "weight/max": float(weight.max()),
-            "objective/ratio_mean": float(ratio.mean()),
-            "objective/ratio_max": float(ratio.max()),
-            "objective/kl": float(kl.mean()),
-            "objective/entropy": float(entropy.mean()),
-            "objective/clip_fraction_pos": _share(clipped.bool() & positive, positive),
-            "objective/clip_fraction_neg": _share(clipped.bool() & negative, negative),
-            "objective/dead_positive_fraction": _share((slope == 0) & positive, positive),
-            "objective/prob_mean": float(prob.mean()),
-        }
-        config = self.objective.config
-        weighting, mismatch = config.token_weight, config.mismatch
-        if weighting.sigmoidal:
-            bounds = (weighting.lower, weighting.upper)
-            low, high = bounds if weighting.kind == "probability" else (2 - bounds[1], 2 - bounds[0])
-            # The columns are float32: 1.4 is not 1.4 there.
-            found["weight/at_lower"] = float((weight <= low + 1e-6).double().mean())
-            found["weight/at_upper"] = float((weight >= high - 1e-6).double().mean())
-        if mismatch.kind != "none":
-            bounded = correction >= mismatch.cap if mismatch.kind.endswith("tis") else correction == 0
-            found["mismatch/correction_mean"] = float(correction.mean())
-            found["mismatch/correction_max"] = float(correction.max())
-            found["mismatch/correction_bounded_fraction"] = float(bounded.double().mean())
-        if config.token_filter.kind != "all":
-            found["filter/selected_fraction"] = float(selected.mean())
-            found["filter/selected_entropy"] = _mean(entropy, selected.bool())
-            found["filter/selected_prob"] = _mean(prob, selected.bool())
-        return found | _gradient_shares(slope, prob)
+        return metrics_of_sums(self.objective.config, self._found)
 
 
-def _gradient_shares(slope: Tensor, prob: Tensor) -> dict[str, float]:
-    """Share of the gradient norm by bucket of p.
-
-    |d term / d logits| of a softmax token lies between |slope| (1 - p) and sqrt(2) times that (the factor of the
-    TR-GRPO paper's Theorem 3.1); the lower bound is what is shared out.
-    """
-    pull = slope.abs() * (1 - prob)
-    total = float(pull.sum())
-    found = {}
-    for low, high in itertools.pairwise(PROBABILITY_EDGES):
-        inside = (prob >= low) & ((prob < high) | (high == 1.0))
-        found[f"objective/grad_share_p{low:g}_{high:g}"] = float(pull[inside].sum()) / total if total > 0 else 0.0
-    return found
+def _gradient_shares(sums: Mapping[str, float]) -> dict[str, float]:
+    """Share of the gradient norm by bucket of p."""
+    edges = list(itertools.pairwise(PROBABILITY_EDGES))
+    total = sum(sums[f"pull_{place}"] for place in range(len(edges)))
+    return {
+        f"objective/grad_share_p{low:g}_{high:g}": _share(sums[f"pull_{place}"], total)
+        for place, (low, high) in enumerate(edges)
+    }
 
 
-def _share(chosen: Tensor, among: Tensor) -> float:
-    count = int(among.sum())
-    return float(chosen.sum()) / count if count else 0.0
-
-
-def _mean(values: Tensor, among: Tensor) -> float:
-    return float(values[among].mean()) if bool(among.any()) else 0.0
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else 0.0

@@ -20,7 +20,7 @@ from agent_rl.algo.records import TokenBatch
 from agent_rl.algo.weights import draw_weights
 from agent_rl.config.commands import BenchObjectiveCommand, run_config
 from agent_rl.config.compose import compose
-from agent_rl.config.schema import AlgoConfig, RunConfig
+from agent_rl.config.schema import AlgoConfig, EmbeddedBackend, RunConfig
 from agent_rl.errors import UsageError
 from agent_rl.train.batch import TrainSequence, make_micro_batches
 from agent_rl.train.checkpoint import find_model
@@ -52,7 +52,7 @@ def bench_objective(command: BenchObjectiveCommand, config_dir: Path | None) -> 
     algos = {name: _preset(name, config_dir) for name in dict.fromkeys((*command.presets, command.peer))}
     path, label, _ = find_model(run, str(command.checkpoint))
     step, sequences = read_step(run, command.step)
-    if config.backend.threads:
+    if isinstance(config.backend, EmbeddedBackend) and config.backend.threads:
         torch.set_num_threads(config.backend.threads)
     policy = Policy(load_model(path, config.model)[0], config.model, config.train.optim)
     tokens = sum(sequence.trained for sequence in sequences)

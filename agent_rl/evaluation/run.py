@@ -51,13 +51,14 @@ async def evaluate(
     model: str = "",
     partial: Path | None = None,
     answerable: Collection[str] | None = None,
+    engine: str | None = None,
 ) -> EvalResult:
     """Greedy answers and ``eval.samples`` sampled ones (at ``spec.temperature``) for each item.
 
-    With ``partial``, rows are stored there question by question, and an evaluation of the same ``model``, settings
-    and questions that was stopped goes on. The caller removes that file once it has stored the result. A question
+        With ``partial``, rows are stored there question by question, and an evaluation of the same ``model``, settings
+        and questions that was stopped goes on. The caller removes that file once it has stored the result. A question
     whose rollout infrastructure broke, after its retries, raises TrainingError: an evaluation with holes cannot be
-    compared with another.
+    compared with another. ``engine``: what samples, where it is not ``config.sampler``.
     """
     modes: list[tuple[str, RolloutSpec, GroupPlan]] = []
     if config.eval.greedy:
@@ -87,7 +88,7 @@ async def evaluate(
         "temperature": spec.temperature,
         "seed": config.eval.seed,
         "max_batch": config.sampler.max_batch,
-        "engine": config.sampler.kind,
+        "engine": engine or config.sampler.kind,
         "machine": machine_and_versions(),
         "seconds": round(time.perf_counter() - began, 2),
         **summarise(rows, answerable),

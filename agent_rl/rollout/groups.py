@@ -35,6 +35,29 @@ class GroupPlan:
     max_in_flight: int = 128
 
 
+async def run_member(
+    item: TaskItem, spec: RolloutSpec, *, seed: int, group: str, sample: int, retries: int
+) -> Trajectory:
+    """One member of a group, run again up to ``retries`` times where infrastructure broke it.
+
+    Its draws follow from ``seed``, ``group`` and ``sample`` alone, so that a second attempt draws what the first would
+    have drawn.
+    """
+    for attempt in range(1, retries + 2):
+        trajectory = await run_rollout(
+            item,
+            spec,
+            seed=derive_seed(seed, group, sample),
+            session=f"{group}/{sample}/{attempt}",
+            group=group,
+            sample=sample,
+        )
+        trajectory.attempts = attempt
+        if trajectory.scored or trajectory.stop_reason is StopReason.PROMPT_TOO_LONG:
+            break
+    return trajectory
+
+
 async def run_groups(
     items: Sequence[TaskItem],
     spec: RolloutSpec,
@@ -47,9 +70,7 @@ async def run_groups(
 ) -> list[Group]:
     """Run ``plan.size`` trajectories for each item; groups in the order of ``items``.
 
-    The draws of a trajectory follow from ``seed``, ``label``, the item's id, its place (in ``items``, or as ``places``
-    says) and its number in the group alone, so a trajectory that is run again after a failure draws what it would
-    have drawn.
+    A group is named after ``label``, the item's place (in ``items``, or as ``places`` says) and its id.
     ``on_done`` is called once for each finished trajectory (its last attempt).
     What a rollout raises (it is no InfrastructureError then) ends them all and is raised here.
     """
@@ -57,19 +78,8 @@ async def run_groups(
 
     async def one(place: int, item: TaskItem, sample: int) -> Trajectory:
         group = f"{label}/{place}/{item.id}"
-        for attempt in range(1, plan.retries + 2):
-            async with slots:
-                trajectory = await run_rollout(
-                    item,
-                    spec,
-                    seed=derive_seed(seed, group, sample),
-                    session=f"{group}/{sample}/{attempt}",
-                    group=group,
-                    sample=sample,
-                )
-            trajectory.attempts = attempt
-            if trajectory.scored or trajectory.stop_reason is StopReason.PROMPT_TOO_LONG:
-                break
+        async with slots:
+            trajectory = await run_member(item, spec, seed=seed, group=group, sample=sample, retries=plan.retries)
         if on_done is not None:
             on_done(trajectory)
         return trajectory

@@ -59,10 +59,15 @@ def save_checkpoint(
         # A full disk must not stay full because of half a checkpoint.
         shutil.rmtree(partial, ignore_errors=True)
         raise
+    drop_old_checkpoints(run_dir, keep)
+    return Checkpoint(target, step)
+
+
+def drop_old_checkpoints(run_dir: Path, keep: int) -> None:
+    """Drop all but the last ``keep`` and those that are pinned."""
     for old in find_checkpoints(run_dir)[:-keep]:
         if not (old.path / PINNED).exists():
             shutil.rmtree(old.path)
-    return Checkpoint(target, step)
 
 
 def find_checkpoints(run_dir: Path) -> list[Checkpoint]:

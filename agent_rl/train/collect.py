@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from agent_rl.config.schema import RunConfig
 from agent_rl.rollout.assemble import make_plan
@@ -42,9 +42,7 @@ async def collect_groups(
         with progress(title, len(items) * plan.size, "trajectories", log) as advance:
             fresh = await run_groups(items, spec, plan, seed=config.seed, label=label, on_done=advance)
         if settings.kind == "drop_uniform":
-            for group in fresh:
-                if group.kept and is_uniform(group):
-                    group.kept, filtered = False, filtered + 1
+            filtered += drop_uniform(fresh)
         groups += fresh
     found = rollout_metrics(groups)
     if settings.kind == "drop_uniform":
@@ -53,3 +51,25 @@ async def collect_groups(
         found["filter/refill_rounds"] = float(rounds - 1)
         found["filter/groups_missing"] = float(max(wanted - sum(group.kept for group in groups), 0))
     return groups, found
+
+
+def drop_uniform(groups: Sequence[Group]) -> int:
+    """Keep no group whose rewards are all equal; how many that are."""
+    dropped = [group for group in groups if group.kept and is_uniform(group)]
+    for group in dropped:
+        group.kept = False
+    return len(dropped)
+
+
+def too_many_failures(step: int, groups: Sequence[Group], max_failed_fraction: float) -> str | None:
+    """What to say where more than ``max_failed_fraction`` of a step's rollouts were not scored, else None."""
+    everyone = [trajectory for group in groups for trajectory in group.trajectories]
+    broken = [trajectory for trajectory in everyone if not trajectory.scored]
+    failed = len(broken) / len(everyone)
+    if failed <= max_failed_fraction:
+        return None
+    reason = broken[0].failure.message if broken[0].failure else str(broken[0].stop_reason)
+    return (
+        f"step {step}: {failed:.0%} of the rollouts were broken (rollout.max_failed_fraction="
+        f"{max_failed_fraction:g}); first: {reason}"
+    )

@@ -54,3 +54,15 @@ def step_line(step: int, steps: int, found: dict[str, float]) -> str:
         + show("rollout/failed", "failed", 0)
         + f" | rollout {found['time/rollout_s']:.1f} s, update {found.get('time/update_s', 0.0):.1f} s"
     )
+
+
+def nothing_learnt(found: dict[str, float]) -> str | None:
+    """A warning for a step in which no trajectory did anything that could be rewarded, else None."""
+    answered = found.get("reward/answered", found.get("reward/em"))  # a task need not log the first
+    acted = found.get("rollout/searches_mean") or answered
+    if not found.get("rollout/turns_mean") or acted or found["rollout/uniform_groups"] < 1:
+        return None
+    return (
+        "warning: no trajectory of this step called a tool or answered, so there is nothing to learn from: the "
+        "model does not know the tags. Warm it up (warmup.traces), or begin from a model that does"
+    )

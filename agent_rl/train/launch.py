@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from agent_rl.config.schema import RunConfig
+from agent_rl.config.schema import EmbeddedBackend, RunConfig, VerlBackend
 from agent_rl.errors import ConfigError
 from agent_rl.evaluation.result import load
 from agent_rl.rollout.assemble import check_tools, make_task, make_tools, start_tools
@@ -30,11 +30,16 @@ def train(config: RunConfig, *, log: Log = print) -> TrainResult:
             "rollout.temperature=0: all responses of a group would be one and the same, with nothing to learn from "
             "their difference; use rollout.temperature=1.0"
         )
+    if isinstance(config.backend, VerlBackend):
+        from agent_rl.backends.verl.launch import train_under_verl
+
+        return train_under_verl(config, config.backend, log)
     return _run(config, log, rl=True)
 
 
 def warmup(config: RunConfig, *, log: Log = print) -> TrainResult:
-    """The supervised warm-up alone; `train` with the same run_dir goes on from it."""
+    """The supervised warm-up alone, in this process whatever the backend; `train` with the same run_dir goes on
+    from it."""
     if config.warmup.traces == 0:
         raise ConfigError("warmup.traces=0: there is nothing to do; give warmup.traces=200, say")
     return _run(config, log, rl=False)
@@ -52,8 +57,8 @@ def _run(config: RunConfig, log: Log, *, rl: bool) -> TrainResult:
             return TrainResult(run_dir.path, start.step)
         task = make_task(config)
         start_tools(config, stack)
-        schemas = asyncio.run(_check_server(config))  # before the model is loaded: the commonest mistake
-        if config.backend.threads:
+        schemas = asyncio.run(check_server(config))  # before the model is loaded: the commonest mistake
+        if isinstance(config.backend, EmbeddedBackend) and config.backend.threads:
             import torch
 
             torch.set_num_threads(config.backend.threads)
@@ -74,6 +79,6 @@ def _all_done(config: RunConfig, step: int, *, rl: bool) -> bool:
     return step >= (config.train.steps if rl else 0)
 
 
-async def _check_server(config: RunConfig) -> list[dict[str, Any]]:
+async def check_server(config: RunConfig) -> list[dict[str, Any]]:
     async with make_tools(config) as tools:
         return await check_tools(config, tools)

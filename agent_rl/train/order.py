@@ -3,10 +3,36 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from agent_rl.errors import TrainingError
+from agent_rl.rollout.codec import TokenCodec
 from agent_rl.rollout.engine import derive_seed
-from tasks.base import TaskItem
+from tasks.base import Task, TaskItem
+
+
+def usable_items(task: Task, codec: TokenCodec, max_prompt_tokens: int, log: Callable[[str], None]) -> list[TaskItem]:
+    """Training items whose prompt fits (verl-project/verl#3936: dropped at load with numbers, never cut).
+
+    Raises TrainingError where none does.
+    """
+    items = task.items("train")
+    usable, first = [], ""
+    for item in items:
+        length = len(codec.render(task.messages(item)))
+        if length <= max_prompt_tokens:
+            usable.append(item)
+        elif not first:
+            first = f"first, {item.id}: {length} > {max_prompt_tokens}"
+    dropped = len(items) - len(usable)
+    if dropped:
+        log(f"{dropped} of {len(items)} questions are left out: prompt too long in tokens ({first})")
+    if not usable:
+        raise TrainingError(
+            f"no training question is usable ({len(items)} read, {dropped} too long); "
+            f"see task.data and rollout.max_prompt_tokens={max_prompt_tokens}"
+        )
+    return usable
 
 
 class ItemOrder:

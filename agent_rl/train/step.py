@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -10,8 +11,10 @@ from agent_rl.algo.filters import select_tokens
 from agent_rl.algo.objective import Objective
 from agent_rl.algo.weights import draw_weights
 from agent_rl.config.schema import TrainConfig
+from agent_rl.rollout.codec import TokenCodec
 from agent_rl.rollout.engine import derive_seed
 from agent_rl.rollout.groups import Group
+from agent_rl.rollout.record import trajectory_record
 from agent_rl.rollout.trajectory import Trajectory
 from agent_rl.train.batch import TrainSequence
 from agent_rl.train.policy import Policy, learning_rate
@@ -47,6 +50,23 @@ def training_sequences(
         "reward/overlong_mean": sum(shaping) / len(shaping),
         "reward/overlong_fraction": sum(value < 0 for value in shaping) / len(shaping),
     }
+
+
+def step_records(
+    groups: Sequence[Group], sequences: Mapping[str, TrainSequence | None], codec: TokenCodec, *, step: int
+) -> Iterator[dict[str, Any]]:
+    """Every trajectory of a step as it is stored, with its advantage and weights where it was trained on."""
+    for group in groups:
+        for trajectory in group.trajectories:
+            sequence = sequences[trajectory.session]
+            yield trajectory_record(
+                trajectory,
+                codec,
+                step=step,
+                split="train",
+                advantage=None if sequence is None else sequence.advantage,
+                weights=None if sequence is None else sequence.weights,
+            )
 
 
 def _sequence(trajectory: Trajectory, objective: Objective, advantage: float, group: int, seed: int) -> TrainSequence:

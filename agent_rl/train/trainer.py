@@ -14,32 +14,28 @@ from agent_rl.algo.objective import Objective
 from agent_rl.algo.weights import constant_weight_warning
 from agent_rl.config.schema import RunConfig
 from agent_rl.errors import TrainingError
-from agent_rl.evaluation.compare import compare, describe_difference, save_comparison
-from agent_rl.evaluation.result import EvalResult, drop_later, load, save
-from agent_rl.evaluation.run import choose_items, describe, evaluate
+from agent_rl.evaluation.result import drop_later
 from agent_rl.rollout.assemble import (
     make_codec,
     make_spec,
     make_tools,
 )
 from agent_rl.rollout.engine import RolloutSpec
-from agent_rl.rollout.groups import Group
-from agent_rl.rollout.record import trajectory_record, write_records
+from agent_rl.rollout.record import write_records
 from agent_rl.rollout.tool_client import ToolClient
 from agent_rl.train.alarm import CollapseAlarm
-from agent_rl.train.batch import TrainSequence
 from agent_rl.train.checkpoint import pin_checkpoints, save_checkpoint
-from agent_rl.train.collect import collect_groups
-from agent_rl.train.console import progress, step_line
+from agent_rl.train.collect import collect_groups, too_many_failures
+from agent_rl.train.console import nothing_learnt, progress, step_line
+from agent_rl.train.evaluate import due_label, evaluate_at
 from agent_rl.train.interrupt import InterruptFlag
 from agent_rl.train.metrics import MetricsLog
-from agent_rl.train.order import ItemOrder
+from agent_rl.train.order import ItemOrder, usable_items
 from agent_rl.train.policy import Policy
 from agent_rl.train.run_dir import RunDir
-from agent_rl.train.step import step_updates, training_sequences
+from agent_rl.train.step import step_records, step_updates, training_sequences
 from agent_rl.train.update import UpdateSettings
 from agent_rl.train.warmup import OracleSampler, oracle_trajectories, supervised_epochs, supervised_step
-from tasks.base import TaskItem
 
 if TYPE_CHECKING:
     from agent_rl.samplers.hf import HFSampler
@@ -81,7 +77,8 @@ class Trainer:
         self.step = -1
         self.checkpointed = -1
         self.checkpoint_s = 0.0  # spent on checkpoints since the last line of metrics
-        self.order = ItemOrder(self._usable(task.items("train")), config.seed)
+        usable = usable_items(task, self.codec, config.rollout.max_prompt_tokens, log)
+        self.order = ItemOrder(usable, config.seed)
         self.settings = UpdateSettings(
             temperature=config.rollout.temperature or 1.0,
             max_batch_tokens=config.train.max_batch_tokens,
@@ -92,26 +89,6 @@ class Trainer:
         warning = constant_weight_warning(config.algo.token_weight)
         if warning:
             log(f"warning: {warning}")
-
-    def _usable(self, items: Sequence[TaskItem]) -> list[TaskItem]:
-        """Items whose prompt fits (verl-project/verl#3936: dropped at load with numbers, never cut)."""
-        limit = self.config.rollout.max_prompt_tokens
-        usable, first = [], ""
-        for item in items:
-            length = len(self.codec.render(self.task.messages(item)))
-            if length <= limit:
-                usable.append(item)
-            elif not first:
-                first = f"first, {item.id}: {length} > {limit}"
-        dropped = len(items) - len(usable)
-        if dropped:
-            self.log(f"{dropped} of {len(items)} questions are left out: prompt too long in tokens ({first})")
-        if not usable:
-            raise TrainingError(
-                f"no training question is usable ({len(items)} read, {dropped} too long); "
-                f"see task.data and rollout.max_prompt_tokens={limit}"
-            )
-        return usable
 
     def resume(self, start: Any) -> None:
         from agent_rl.train.checkpoint import load_checkpoint
@@ -162,19 +139,17 @@ class Trainer:
         if not rl:
             return
         self._freeze_reference()
-        if self.config.eval.before and self.step == 0:  # a run that goes on later is no longer "before"
-            await self._evaluate(spec, "before")
-        await self._evaluate_if_due(spec)  # a run that was stopped in the evaluation of its last step
+        await self._evaluate_if_due(spec)  # also of a run that was stopped in the evaluation of its last step
         first = self.step + 1
         for step in range(first, self.config.train.steps + 1):
             await self._step(step, spec)
             interrupt.check()
-            await self._evaluate_if_due(spec)
+            if step < self.config.train.steps:
+                await self._evaluate_if_due(spec)
         if self.step < self.config.train.steps:
             raise TrainingError(f"steps {first} to {self.config.train.steps} were due, but none was done")
         self._checkpoint()
-        if self.config.eval.after:
-            await self._evaluate(spec, "after")
+        await self._evaluate_if_due(spec)
 
     async def _warmup(self, spec: RolloutSpec, interrupt: InterruptFlag) -> None:
         settings = self.config.warmup
@@ -206,7 +181,13 @@ class Trainer:
         config = self.config
         groups, found = await collect_groups(config, spec, self.order, step, self.log)
         rollout_s = time.perf_counter() - began
-        self._check_failures(step, groups, found)
+        broken = too_many_failures(step, groups, config.rollout.max_failed_fraction)
+        if broken is not None:
+            self._checkpoint()  # the steps before this one were good
+            raise TrainingError(
+                f"{broken}. A checkpoint of step {self.step} is written: mend the cause and give the same command to "
+                "go on"
+            )
         sequences, shaping = training_sequences(groups, self.objective, seed=config.seed)
         found |= shaping
         trained = [sequence for sequence in sequences.values() if sequence is not None]
@@ -215,7 +196,7 @@ class Trainer:
         self.sampler.policy_updated(step)
         found |= self._sampler_metrics(rollout_s)
         if step % config.train.save_trajectories_every_steps == 0:
-            self._save_trajectories(step, groups, sequences)
+            write_records(self.run_dir.trajectories(step), step_records(groups, sequences, self.codec, step=step))
         found |= {
             "time/rollout_s": rollout_s,
             "time/step_s": time.perf_counter() - began,
@@ -228,13 +209,8 @@ class Trainer:
         # then has a line for every step of its checkpoint, and resuming drops the lines of later ones.
         self.metrics.write("train", step, found)
         self.log(step_line(step, config.train.steps, found))
-        answered = found.get("reward/answered", found.get("reward/em"))  # a task need not log the first
-        silent = not found.get("rollout/searches_mean") and not answered
-        if found.get("rollout/turns_mean") and silent and found["rollout/uniform_groups"] == 1:
-            self.log(
-                "warning: no trajectory of this step called a tool or answered, so there is nothing to learn from: the "
-                "model does not know the tags. Warm it up (warmup.traces), or begin from a model that does"
-            )
+        if (nothing := nothing_learnt(found)) is not None:
+            self.log(nothing)
         if step % config.train.checkpoint_every_steps == 0:
             self._checkpoint()
         if warnings:
@@ -254,18 +230,6 @@ class Trainer:
             )
         self.log(f"alarm: {where}; alarm.stop=true would have ended the run here")
 
-    def _check_failures(self, step: int, groups: Sequence[Group], found: dict[str, float]) -> None:
-        failed = found["rollout/failed"] / found["rollout/trajectories"]
-        if failed > self.config.rollout.max_failed_fraction:
-            broken = next(t for group in groups for t in group.trajectories if not t.scored)
-            reason = broken.failure.message if broken.failure else str(broken.stop_reason)
-            self._checkpoint()  # the steps before this one were good
-            raise TrainingError(
-                f"step {step}: {failed:.0%} of the rollouts were broken (rollout.max_failed_fraction="
-                f"{self.config.rollout.max_failed_fraction:g}); first: {reason}. A checkpoint of step {self.step} is "
-                "written: mend the cause and give the same command to go on"
-            )
-
     def _sampler_metrics(self, rollout_s: float) -> dict[str, float]:
         stats = self.sampler.take_stats()
         return {
@@ -275,24 +239,6 @@ class Trainer:
             "sampler/shared_prompt_tokens": float(stats.shared_prompt_tokens),
             "sampler/mean_batch": stats.decoded_tokens / max(stats.decode_passes, 1),
         }
-
-    def _save_trajectories(
-        self, step: int, groups: Sequence[Group], sequences: dict[str, TrainSequence | None]
-    ) -> None:
-        def records() -> Any:
-            for group in groups:
-                for trajectory in group.trajectories:
-                    sequence = sequences[trajectory.session]
-                    yield trajectory_record(
-                        trajectory,
-                        self.codec,
-                        step=step,
-                        split="train",
-                        advantage=None if sequence is None else sequence.advantage,
-                        weights=None if sequence is None else sequence.weights,
-                    )
-
-        write_records(self.run_dir.trajectories(step), records())
 
     def _checkpoint(self) -> None:
         if self.checkpointed == self.step:
@@ -317,35 +263,9 @@ class Trainer:
             self.policy.reference = self.run_dir.load_reference(self.config.model)
 
     async def _evaluate_if_due(self, spec: RolloutSpec) -> None:
-        every = self.config.eval.every_steps
-        if every and 0 < self.step < self.config.train.steps and self.step % every == 0:
-            await self._evaluate(spec, f"step_{self.step:06d}")
-
-    async def _evaluate(self, spec: RolloutSpec, label: str) -> EvalResult:
-        folder = self.run_dir.path / "eval"
-        saved = load(folder, label)
-        if saved is not None and saved.summary["step"] == self.step:
-            return saved  # done before the run was stopped
-        partial = folder / f".{label}.partial.jsonl"
-        result = await evaluate(
-            self.config,
-            spec,
-            choose_items(self.task, self.config.eval.split, self.config.eval.questions, self.config.eval.seed),
-            label=label,
-            step=self.step,
-            log=self.log,
-            partial=partial,
-        )
-        self.sampler.take_stats()
-        ems = {m: result.summary[m]["em"]["mean"] for m in ("greedy", "sampled") if m in result.summary}
-        self.metrics.write("eval", self.step, {f"{mode}_em": em for mode, em in ems.items()})
-        save(result, folder)
-        partial.unlink()
-        self.log(describe(result))
-        before = load(folder, "before")
-        if label == "after" and before is not None:
-            comparison = compare(before, result)
-            save_comparison(comparison, folder)
-            for name, found in comparison.items():
-                self.log(describe_difference(name, found))
-        return result
+        label = due_label(self.config.eval, self.step, self.config.train.steps)
+        if label is not None:
+            await evaluate_at(
+                self.config, spec, self.run_dir.path, label=label, step=self.step, metrics=self.metrics, log=self.log
+            )
+            self.sampler.take_stats()

@@ -16,13 +16,14 @@ from agent_rl.config.schema.algo import (
     TokenFilterConfig,
     TokenWeightConfig,
 )
+from agent_rl.config.schema.backend import BackendConfig, EmbeddedBackend, VerlBackend
 from agent_rl.config.schema.bench import BenchSandboxConfig
 from agent_rl.config.schema.evaluation import EvalConfig
 from agent_rl.config.schema.index import BuildIndexConfig, CorpusConfig, EncoderConfig, JsonlCorpus
 from agent_rl.config.schema.model import LoraConfig, ModelConfig, SamplerConfig
 from agent_rl.config.schema.record import PathText, PositiveInt, Record
 from agent_rl.config.schema.rollout import RolloutConfig
-from agent_rl.config.schema.run import EmbeddedBackend, LoggingConfig, RunConfig
+from agent_rl.config.schema.run import LoggingConfig, RunConfig
 from agent_rl.config.schema.serve import PythonToolConfig, SearchToolConfig, ServeToolsConfig, SqlToolConfig
 from agent_rl.config.schema.tasks import (
     FileList,
@@ -41,6 +42,7 @@ from agent_rl.config.schema.train import OptimConfig, TrainConfig, WarmupConfig
 __all__ = [
     "AlarmConfig",
     "AlgoConfig",
+    "BackendConfig",
     "BenchSandboxConfig",
     "BuildIndexConfig",
     "CorpusConfig",
@@ -79,5 +81,6 @@ __all__ = [
     "TokenWeightConfig",
     "ToolsConfig",
     "TrainConfig",
+    "VerlBackend",
     "WarmupConfig",
 ]

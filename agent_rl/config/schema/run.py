@@ -8,9 +8,10 @@ from pydantic import Field, model_validator
 
 from agent_rl.config.schema.alarm import AlarmConfig
 from agent_rl.config.schema.algo import AlgoConfig
+from agent_rl.config.schema.backend import BackendConfig, EmbeddedBackend
 from agent_rl.config.schema.evaluation import EvalConfig
 from agent_rl.config.schema.model import ModelConfig, SamplerConfig
-from agent_rl.config.schema.record import NonNegativeInt, PathText, Record
+from agent_rl.config.schema.record import PathText, Record
 from agent_rl.config.schema.rollout import RolloutConfig
 from agent_rl.config.schema.tasks import SearchTask, TaskConfig
 from agent_rl.config.schema.tools import ToolsConfig
@@ -21,11 +22,6 @@ class LoggingConfig(Record):
     tensorboard: bool = True
     wandb: bool = False
     wandb_project: str = "agent_rl"
-
-
-class EmbeddedBackend(Record):
-    kind: Literal["embedded"] = "embedded"
-    threads: NonNegativeInt = Field(0, description="CPU threads of torch (0: torch's own choice)")
 
 
 class RunConfig(Record):
@@ -42,7 +38,7 @@ class RunConfig(Record):
     eval: EvalConfig = EvalConfig()
     alarm: AlarmConfig = AlarmConfig()
     logging: LoggingConfig = LoggingConfig()
-    backend: EmbeddedBackend = EmbeddedBackend()
+    backend: BackendConfig = EmbeddedBackend()
     seed: int = 0
     run_dir: PathText = Field("runs/search", description="where everything of the run is written")
     resume: Literal["auto", "never", "must"] = Field(

@@ -164,7 +164,7 @@ def settings(model_folder: Path) -> Callable[..., dict[str, Any]]:
             "warmup": {"traces": 0},
             "eval": {"before": False, "after": False, "every_steps": 0},
             "logging": {"tensorboard": False},
-            "backend": {"threads": 1},
+            "backend": {"kind": "embedded", "threads": 1},
             "run_dir": str(run_dir),
         }
         return merged(base, changes)
@@ -186,7 +186,7 @@ def warm_folder(tmp_path_factory: pytest.TempPathFactory, model_folder: Path, in
                 "rollout": {"max_observation_tokens": 60},
                 "warmup": {"traces": 100, "epochs": 8, "batch_size": 8, "lr": 5e-3},
                 "logging": {"tensorboard": False},
-                "backend": {"threads": 1},
+                "backend": {"kind": "embedded", "threads": 1},
                 "run_dir": str(run_dir),
             }
         )
