@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from agent_rl.errors import ArtifactError
+from agent_rl.errors import ArtifactError, TaskError
 from agent_rl.rollout.trajectory import Trajectory
 from tasks.base import TaskItem
 
@@ -21,6 +21,8 @@ def row_of(trajectory: Trajectory, mode: str) -> Row:
     """A scored trajectory as a row; score parts and counters become columns."""
     score, item = trajectory.score, trajectory.item
     assert score is not None
+    if "em" not in score.parts:
+        raise TaskError(f"the task's score of {item.id} lacks the part 'em' (1 right, 0 wrong), which eval is about")
     return {
         "item_id": item.id,
         "set": set_of(item),

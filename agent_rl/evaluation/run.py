@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -29,6 +30,9 @@ def choose_items(task: Task, split: str, questions: int, seed: int) -> list[Task
     items = task.items(split)
     if not items:
         raise UsageError(f"eval.split={split} holds no questions; give task.data a file for it")
+    repeated = [name for name, count in Counter(item.id for item in items).items() if count > 1]
+    if repeated:
+        raise UsageError(f"eval.split={split}: {len(repeated)} ids name several questions; first: {repeated[0]!r}")
     return choose(items, questions, seed, split)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -10,7 +11,7 @@ from typing import Any, Protocol
 
 from agent_rl.errors import InfrastructureError, SamplerError, TaskError, ToolOverloaded
 from agent_rl.rollout.codec import TokenCodec
-from agent_rl.rollout.ledger import TokenLedger
+from agent_rl.rollout.ledger import Author, TokenLedger
 from agent_rl.rollout.limits import RolloutLimits
 from agent_rl.rollout.observation import fit_observation
 from agent_rl.rollout.protocol import AnswerAction, CallAction, Grammar, NoAction, ParsedTurn
@@ -73,6 +74,7 @@ async def run_rollout(
     except TaskError as error:
         _fail(trajectory, "task", error)
     finally:
+        _close_turn(trajectory, spec)
         await spec.sampler.end_session(session)
         await spec.tools.end_session(session)
         trajectory.seconds = time.perf_counter() - began
@@ -89,9 +91,21 @@ async def run_rollout(
 async def _score(trajectory: Trajectory, spec: RolloutSpec) -> Score:
     # In a thread: a scorer may wait for other processes, and the other rollouts go on meanwhile.
     score = await asyncio.to_thread(spec.task.score, trajectory.item, trajectory.response_text)
+    if not isinstance(score.value, int | float) or not math.isfinite(score.value):
+        raise TaskError(f"the score of {trajectory.item.id} is {score.value!r}, not a finite number")
     if score.answer is not None:
         trajectory.answer = score.answer
     return score
+
+
+def _close_turn(trajectory: Trajectory, spec: RolloutSpec) -> None:
+    """Record the turn that a failure or the time limit ended after part of it was sampled."""
+    ledger = trajectory.ledger
+    end = trajectory.turns[-1].end if trajectory.turns else 0
+    start = next((place for place in range(end, len(ledger)) if ledger.authors[place] == Author.POLICY), None)
+    if start is not None:
+        text = spec.codec.decode(ledger.input_ids[start:])
+        trajectory.turns.append(Turn(start, len(ledger), text, "abort"))
 
 
 _UNSCORED = (StopReason.FAILED, StopReason.ROLLOUT_TIMEOUT, StopReason.PROMPT_TOO_LONG)

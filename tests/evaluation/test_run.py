@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent_rl.config.schema import RunConfig
-from agent_rl.errors import ArtifactError, ToolServerUnavailable, TrainingError, UsageError
+from agent_rl.errors import ArtifactError, TaskError, ToolServerUnavailable, TrainingError, UsageError
 from agent_rl.evaluation.compare import compare, save_comparison
 from agent_rl.evaluation.result import EvalResult, drop_later, load, read_result, save
 from agent_rl.evaluation.rows import PartialRows
@@ -18,14 +18,23 @@ from agent_rl.rollout.engine import RolloutSpec
 from agent_rl.rollout.limits import RolloutLimits
 from agent_rl.rollout.protocol import SearchR1Grammar
 from agent_rl.testing import EchoTask, ScriptedSampler, ScriptedTools, ToyCodec
+from tasks.base import Score
 
 CODEC = ToyCodec()
 
 
 def run(
-    script, *, questions: int = 4, label: str = "after", reply=lambda *_: "doc", step: int = 3, more=None, **settings
+    script,
+    *,
+    questions: int = 4,
+    label: str = "after",
+    reply=lambda *_: "doc",
+    step: int = 3,
+    more=None,
+    task=None,
+    **settings,
 ):
-    task = EchoTask(questions)
+    task = task or EchoTask(questions)
     config = RunConfig.model_validate({"eval": settings, "rollout": {"retries": 0}})
     spec = RolloutSpec(
         task, ScriptedSampler(CODEC, script), ScriptedTools(reply), SearchR1Grammar(), CODEC, RolloutLimits()
@@ -84,6 +93,15 @@ def test_an_evaluation_with_holes_is_none() -> None:
 
     with pytest.raises(TrainingError, match=r"1 of 4 rollouts were not scored; first, q2: it is down"):
         run(script, samples=0, reply=lambda *_: ToolServerUnavailable("it is down"))
+
+
+def test_a_task_whose_scores_lack_em_is_told() -> None:
+    class Bare(EchoTask):
+        def score(self, item, response_text):
+            return Score(1.0)
+
+    with pytest.raises(TaskError, match="lacks the part 'em'"):
+        run(says_zero_or_sample, task=Bare(2))
 
 
 # ------------------------------------------------------------ going on
@@ -172,6 +190,15 @@ def test_subset_is_seeded_and_in_the_order_of_the_split() -> None:
     assert chosen != [item.id for item in choose_items(task, "dev", 10, 1)]
     assert chosen != [item.id for item in choose_items(task, "test", 10, 0)]
     assert len(choose_items(task, "dev", 99, 0)) == 50
+
+
+def test_ids_that_name_several_questions() -> None:
+    class Twice(EchoTask):
+        def items(self, split):
+            return [*super().items(split), *super().items(split)]
+
+    with pytest.raises(UsageError, match=r"4 ids name several questions; first: 'q0'"):
+        choose_items(Twice(4), "dev", 10, 0)
 
 
 def test_split_without_questions() -> None:

@@ -16,6 +16,7 @@ from agent_rl.rollout.protocol import SearchR1Grammar
 from agent_rl.rollout.trajectory import StopReason, Trajectory
 from agent_rl.samplers.base import SampledTurn
 from agent_rl.testing import EchoTask, ScriptedSampler, ScriptedTools, ToyCodec
+from tasks.base import Score
 from tools.protocol import ToolResult
 
 CODEC = ToyCodec()
@@ -232,3 +233,30 @@ def test_invariants_hold_whatever_the_policy_writes(turns: list[str], turn_token
     assert [place for place, flag in enumerate(ledger.loss_mask) if flag] == sampled
     assert ledger.response_length() <= total
     assert trajectory.stop_reason is not None
+
+
+def test_a_failure_in_the_second_part_of_a_turn_keeps_what_was_sampled() -> None:
+    """A stop string inside a thought ends a part, not the turn; the sampler dies before the turn is over."""
+
+    def script(ids, params, session):
+        return SamplerError("it died") if "fox" in CODEC.decode(ids) else "<think>maybe <search>red fox</search>"
+
+    trajectory = run(make_spec(script))
+    assert trajectory.stop_reason is StopReason.FAILED
+    assert trajectory.failure is not None
+    assert trajectory.failure.message == "it died"
+    assert [turn.finish for turn in trajectory.turns] == ["abort"]
+    assert trajectory.turns[0].text == "<think>maybe <search>red fox</search>"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), None, "1"])
+def test_a_score_that_is_no_number_is_the_tasks_fault(value) -> None:
+    class Odd(EchoTask):
+        def score(self, item, response_text):
+            return Score(value)
+
+    trajectory = run(replace(make_spec({"s": ["<answer>1</answer>"]}), task=Odd()))
+    assert trajectory.score is None
+    assert trajectory.failure is not None
+    assert trajectory.failure.boundary == "task"
+    assert repr(value) in trajectory.failure.message
