@@ -288,6 +288,7 @@ class Trainer:
                         split="train",
                         advantage=None if sequence is None else sequence.advantage,
                         weights=None if sequence is None else sequence.weights,
+                        trainer_logprobs=None if sequence is None else sequence.trainer_logprobs,
                     )
 
         write_records(self.run_dir.trajectories(step), records())
