@@ -96,7 +96,8 @@ def _ratio(files: Sequence[Path], notes: list[str]) -> float:
 def _pack(found: Gathered, groups: Sequence[Sequence[Row]], budget_bytes: int) -> bool:
     """Fill ``found`` with ``groups``; whether they fit into the budget."""
     index: list[dict[str, Any]] = []
-    found.chunks, waiting = [], []
+    waiting: list[dict[str, Any]] = []
+    found.chunks = []
     rows = [row for group in groups for row in group]
     for number, row in enumerate(rows, start=1):
         index.append(row["summary"] | {"chunk": len(found.chunks), "at": len(waiting)})

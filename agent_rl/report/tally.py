@@ -60,7 +60,7 @@ class Tally:
 
     def word_lists(self) -> dict[str, list[dict[str, Any]]]:
         """``low`` and ``high``: the tokens with the lowest and highest mean probability (the paper's Figure 1)."""
-        often = [
+        often: list[dict[str, Any]] = [
             {"text": visible(text[:_WORD_CHARS]), "count": int(count), "p": round(total / count, 4)}
             for text, (count, total) in self.words.items()
             if count >= _RAREST_COUNT
