@@ -36,9 +36,11 @@ class _WandB:
         import wandb
 
         self._run = wandb.init(project=project, dir=str(run_dir), name=run_dir.name, config=config, resume="allow")
+        # W&B's own step starts at 0 and never goes back: it would drop the warm-up's steps, and those done again.
+        self._run.define_metric("*", step_metric="step")
 
     def log(self, values: dict[str, float], step: int) -> None:
-        self._run.log(values, step=step)
+        self._run.log({**values, "step": step})
 
     def close(self) -> None:
         self._run.finish()

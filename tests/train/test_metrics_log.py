@@ -93,7 +93,10 @@ def test_logger_that_cannot_start_warns_once(tmp_path: Path) -> None:
 WANDB = """
 import os
 class Run:
-    def log(self, values, step):
+    def define_metric(self, name, step_metric):
+        assert (name, step_metric) == ("*", "step")
+    def log(self, values):
+        assert "step" in values
         {on_log}
     def finish(self):
         {on_finish}
