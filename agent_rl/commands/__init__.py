@@ -17,10 +17,11 @@ from agent_rl.commands import (
     serve_tools,
     train,
     warmup,
+    watch,
 )
 
 # In the order in which a newcomer meets them.
-ALL = (fetch, build_index, serve_tools, train, warmup, evaluate, rollout, report, config, data, bench, doctor)
+ALL = (fetch, build_index, serve_tools, train, warmup, evaluate, rollout, watch, report, config, data, bench, doctor)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -36,9 +36,10 @@ def add_command(
     return parser
 
 
-def add_overrides(parser: argparse.ArgumentParser) -> None:
-    """The settings that a composed command takes."""
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings, in Hydra's syntax")
+def add_overrides(parser: argparse.ArgumentParser, **words: Any) -> None:
+    """The settings that a composed command takes; ``words`` changes how their positional argument is read."""
+    about = {"nargs": "*", "metavar": "key=value", "help": "settings, in Hydra's syntax"}
+    parser.add_argument("overrides", **(about | words))
     parser.add_argument(
         "--config-dir",
         type=Path,

@@ -1,8 +1,9 @@
 """Puts the parts of the report into one HTML file.
 
 The file asks for nothing over the network. What models wrote is hostile until escaped: it goes through
-Jinja's escaping in the markup, through ``\\u003c`` in the JSON, and the page's security policy runs only
-the two scripts whose hashes it names, so that not even a hole in the first two lets a token run.
+Jinja's escaping in the markup, through ``\\u003c`` in the JSON or base64, into the page as text nodes alone, and
+the page's security policy runs only the scripts whose hashes it names, so that not even a hole in these lets a token
+run.
 """
 
 from __future__ import annotations
@@ -19,29 +20,31 @@ from tempfile import NamedTemporaryFile
 from typing import Any
 
 from agent_rl.errors import AgentRLError, ArtifactError, UsageError
-from agent_rl.report.charts import curve_figures
+from agent_rl.report.charts import curve_figures, part_zero
+from agent_rl.report.compare import config_difference
+from agent_rl.report.gather import gather
 from agent_rl.report.run_data import RunData, read_run
 from agent_rl.report.tables import changed_questions, comparison_table, evaluation_table, runs_table
-from agent_rl.report.trajectories import choose_three, last_trajectories, visible
-from agent_rl.report.weights import weight_figures
+from agent_rl.report.trajectories import visible
+
+PAGE_BUDGET_BYTES = 9_600_000  # under 10 MB, so that mail and chat take it
 
 
-def write_report(run_dirs: Sequence[Path | str], out: Path | str | None = None) -> Path:
+def write_report(
+    run_dirs: Sequence[Path | str], out: Path | str | None = None, steps: tuple[int, int] | None = None
+) -> Path:
     """Write the report of one or several runs; by default ``report.html`` in the first run's directory.
 
+    ``steps``: the first and the last step whose trajectories the page may carry (None: of the whole run).
     Raises UsageError where a directory is no run, ArtifactError (file and line) where a part of one is
     broken.
     """
     if not run_dirs:
         raise UsageError("a report needs at least one run directory")
-    where = ", ".join(map(str, run_dirs))
-    with _broken_means(where):
-        runs = [read_run(Path(path)) for path in run_dirs]
-    target = Path(out) if out is not None else runs[0].path / "report.html"
+    target = Path(out) if out is not None else Path(run_dirs[0]) / "report.html"
     if target.is_dir():
         raise UsageError(f"{target} is a folder; give --out the name of a file, such as {target / 'report.html'}")
-    with _broken_means(where):
-        html = _render(runs)
+    html = render_report(run_dirs, steps)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, delete=False)  # noqa: SIM115
@@ -59,6 +62,12 @@ def write_report(run_dirs: Sequence[Path | str], out: Path | str | None = None) 
     return target
 
 
+def render_report(run_dirs: Sequence[Path | str], steps: tuple[int, int] | None = None, *, live: bool = False) -> str:
+    """The page as text; ``live`` lets it ask the server that it came from whether the run went on."""
+    with _broken_means(", ".join(map(str, run_dirs))):
+        return _render([read_run(Path(path)) for path in run_dirs], steps, live)
+
+
 @contextlib.contextmanager
 def _broken_means(where: str) -> Iterator[None]:
     """A value of the wrong kind in a file of a run is that file's fault, and is told as such."""
@@ -72,7 +81,7 @@ def _broken_means(where: str) -> Iterator[None]:
         ) from error
 
 
-def _render(runs: Sequence[RunData]) -> str:
+def _render(runs: Sequence[RunData], steps: tuple[int, int] | None, live: bool) -> str:
     # Imported here: the command line must answer --help without them.
     from jinja2 import Environment, StrictUndefined
     from plotly.offline import get_plotlyjs
@@ -80,33 +89,44 @@ def _render(runs: Sequence[RunData]) -> str:
     folder = files("agent_rl.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string((folder / "report.html.j2").read_text(encoding="utf-8"))
-    plotly, script = get_plotlyjs(), (folder / "report.js").read_text(encoding="utf-8")
-    parts = [_run_part(run) for run in runs]
-    curves = curve_figures(runs)
+    scripts = [get_plotlyjs(), *((folder / name).read_text(encoding="utf-8") for name in ("charts.js", "browser.js"))]
+    curves, zero = part_zero(curve_figures(runs))
+    room = PAGE_BUDGET_BYTES - sum(map(len, scripts)) - len(script_json(curves)) - _TABLES_BYTES
+    parts = [_run_part(run, room // len(runs), steps) for run in runs]
     return template.render(
         title=" · ".join(visible(run.name) for run in runs),
+        live=live,
         runs_table=runs_table(runs),
+        config_difference=config_difference(runs),
         evaluation_table=evaluation_table(runs),
         comparison_table=comparison_table(runs),
         curves=curves,
+        zero=[visible(title) for title in zero],
+        bands=any("bands" in figure for figure in curves),
         parts=parts,
-        notes=[f"{run.name}: {note}" for run in runs for note in dict.fromkeys(run.notes)],
+        notes=[f"{visible(run.name)}: {visible(note)}" for run in runs for note in dict.fromkeys(run.notes)],
         figures=script_json([*curves, *(figure for part in parts for figure in part["weights"])]),
+        names=script_json([part["name"] for part in parts]),
         style=(folder / "report.css").read_text(encoding="utf-8"),
-        plotly=plotly,
-        script=script,
-        script_hashes=" ".join(f"'sha256-{_sha256(text)}'" for text in (plotly, script)),
+        scripts=scripts,
+        script_hashes=" ".join(f"'sha256-{_sha256(text)}'" for text in scripts),
     )
 
 
-def _run_part(run: RunData) -> dict[str, Any]:
-    rows = last_trajectories(run)
+_TABLES_BYTES = 600_000  # room for the tables, the configurations and the figures of the weights
+
+
+def _run_part(run: RunData, room: int, steps: tuple[int, int] | None) -> dict[str, Any]:
+    gathered = gather(run, max(room, 0), steps)
+    run.notes += gathered.notes
     return {
         "name": visible(run.name),
         "config": visible(run.config_text),
         "changed": changed_questions(run),
-        "weights": weight_figures(rows),
-        "trajectories": choose_three(rows),
+        "weights": gathered.tally.weight_figures(),
+        "words": gathered.tally.word_lists(),
+        "tokens": gathered.tally.tokens,
+        "gathered": gathered,
     }
 
 

@@ -1,120 +1,128 @@
-"""Stored trajectories: reading them, choosing three to show, and laying out their tokens."""
+"""Stored trajectories: reading a step, and the form in which the page carries them.
+
+What the page calls *trained* is what took part in the loss: a token of the mask that an update gave a weight. A
+trajectory whose group had one reward, or that infrastructure broke, has a mask too, but no update ever saw it.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from agent_rl.errors import ArtifactError
-from agent_rl.report.run_data import Row, RunData, read_rows
+from agent_rl.report.run_data import Row, read_rows
 
 AUTHORS = ("prompt", "policy", "tool")  # by author code
-_PER_TOKEN = ("pieces", "authors", "loss_mask", "logprobs", "weights")
-_LAST_FILES = 3
+POLICY = 1
+_PER_TOKEN = ("pieces", "authors", "loss_mask", "logprobs", "weights", "trainer_logprobs")
+_TITLE_CHARS = 200  # of a question or an answer in the list; the trajectory itself has all of it
 # Control characters (but newline and tab) as their visible pictures; U+2400 is the picture of NUL.
-_CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    text: str
-    css: str  # classes: the author, and "trained" where the loss reached it
-    hint: str
-
-
-@dataclass(frozen=True, slots=True)
-class ShownTrajectory:
-    heading: str
-    why: str
-    row: Row
-    tokens: list[Token]
-
-    @property
-    def facts(self) -> list[tuple[str, str]]:
-        row = self.row
-        pairs = [
-            ("step", row.get("step")),
-            ("gold", " | ".join(map(str, row.get("gold", [])))),
-            ("answer", row.get("answer")),
-            ("reward", row.get("reward")),
-            ("advantage", row.get("advantage")),
-            ("stopped by", row.get("stop_reason")),
-            ("turns", row.get("turns")),
-            *sorted(row.get("score_parts", {}).items()),
-        ]
-        return [(name, _number(value)) for name, value in pairs if value is not None]
-
-
-def last_trajectories(run: RunData) -> list[Row]:
-    """Rows of the last few stored steps. Raises ArtifactError where the lists of a row do not fit together."""
-    return [row for path in run.trajectory_files[-_LAST_FILES:] for row in _read(path, run.notes)]
-
-
-def choose_three(rows: Sequence[Row]) -> list[ShownTrajectory]:
-    """One that gained (highest reward), one that failed (lowest), a typical one (nearest the medians).
-
-    Only scored trajectories count: one that infrastructure broke says nothing about the policy. The
-    choice depends on the rows alone; fewer than three rows give fewer trajectories.
-    """
-    scored = [row for row in rows if row.get("reward") is not None and not row.get("error")]
-    if not scored:
-        return []
-    left = sorted(scored, key=lambda row: (row["reward"], row.get("advantage") or 0.0))
-    gained = left.pop()
-    shown = [_shown("One that gained", "Highest reward, and highest advantage among those.", gained)]
-    if left:
-        shown.append(_shown("One that failed", "Lowest reward, and lowest advantage among those.", left.pop(0)))
-    if left:
-        middle_reward = median(row["reward"] for row in scored)
-        middle_length = median(len(row["pieces"]) for row in scored)
-        typical = min(
-            left,
-            key=lambda row: (abs(row["reward"] - middle_reward), abs(len(row["pieces"]) - middle_length)),
-        )
-        shown.append(_shown("A typical one", "Reward and length nearest the medians.", typical))
-    return shown
+_CONTROLS: dict[int, Any] = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
+# Marks that turn the direction of the text after them: a token must not rearrange what stands beside it.
+_CONTROLS |= {code: f"⟨U+{code:04X}⟩" for code in (0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
 
 
 def visible(text: str) -> str:
-    """Text that a page can carry: control characters as pictures, lone surrogates as U+FFFD."""
+    """Text that a page can carry: control characters and direction marks made visible, lone surrogates as ``?``."""
+    if text.isascii() and text.isprintable():
+        return text
     return text.translate(_CONTROLS).encode("utf-8", "replace").decode("utf-8")
 
 
-def _read(path: Path, notes: list[str]) -> list[Row]:
+def read_step(path: Path, notes: list[str]) -> list[Row]:
+    """The trajectories of a stored step. Raises ArtifactError where the lists of a row do not fit together."""
     rows = read_rows(path, notes)
     for number, row in enumerate(rows, start=1):
-        missing = [key for key in _PER_TOKEN if key not in row]
+        missing = [key for key in _PER_TOKEN[:4] if key not in row]
         if missing:
             raise ArtifactError(f"{path}:{number}: key {missing[0]!r} is missing")
-        if row["weights"] is None:  # a trajectory that was never trained on
-            row["weights"] = [None] * len(row["pieces"])
+        for key in ("weights", "trainer_logprobs"):  # None: never trained on, or stored before there was such a key
+            if row.get(key) is None:
+                row[key] = [None] * len(row["pieces"])
         lengths = {key: len(row[key]) for key in _PER_TOKEN}
         if len(set(lengths.values())) != 1:
             raise ArtifactError(f"{path}:{number}: lists of different lengths: {lengths}")
+        if not set(row["authors"]) <= {0, 1, 2}:
+            raise ArtifactError(f"{path}:{number}: 'authors' should hold 0, 1 and 2 only")
     return rows
 
 
-def _shown(heading: str, why: str, row: Row) -> ShownTrajectory:
-    columns = (row[key] for key in _PER_TOKEN)
-    return ShownTrajectory(heading, why, row, [_token(*values) for values in zip(*columns, strict=True)])
+def groups_of(rows: Sequence[Row]) -> list[list[Row]]:
+    """The rows by group, groups and members in the order of the file."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(str(row.get("group")), []).append(row)
+    return list(found.values())
 
 
-def _token(piece: str, author: int, trained: int, logprob: float | None, weight: float | None) -> Token:
-    name = AUTHORS[author]
-    hint = name
-    if name == "policy":
-        if logprob is None or not math.isfinite(logprob):
-            hint += " · logprob unknown"
-        else:
-            hint += f" · logprob {logprob:.3f} (p {math.exp(logprob):.3f})"
-        hint += f" · weight {weight:.3f}" if weight is not None else " · no weight"
-        hint += " · trained" if trained else " · not trained"
-    return Token(visible(piece), f"{name} trained" if trained else name, hint)
+def status(row: Row) -> str:
+    """``trained``, or why no update saw the trajectory."""
+    if any(weight is not None for weight in row["weights"]):
+        return "trained"
+    if row.get("error"):
+        return "not trained on: infrastructure broke it, so it has no reward"
+    if row.get("advantage") is None:
+        return "not trained on: its group was dropped, or it has no reward"
+    if row["advantage"] == 0:
+        return "no gradient: its advantage is 0 (every member of its group has the same reward)"
+    return "not trained on: no weight was stored"
 
 
-def _number(value: Any) -> str:
-    return visible(f"{value:.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value))
+def summary(row: Row) -> dict[str, Any]:
+    """What the list of the page needs to know about a trajectory."""
+    return {
+        "step": row.get("step"),
+        "group": visible(str(row.get("group"))),
+        "item": _title(row.get("item_id")),
+        "sample": row.get("sample"),
+        "reward": _finite(row.get("reward")),
+        "advantage": _finite(row.get("advantage")),
+        "stop": _title(row.get("stop_reason")),
+        "question": _title(row.get("question")),
+        "answer": None if row.get("answer") is None else _title(row["answer"]),
+        "trained": status(row) == "trained",
+    }
+
+
+def details(row: Row) -> dict[str, Any]:
+    """The trajectory token by token. ``authors``, ``mask`` and ``trained`` have a digit a token; ``logprobs``,
+    ``weights`` and ``mismatch`` (trainer - sampler) have an entry for each policy token."""
+    policy = [place for place, author in enumerate(row["authors"]) if author == POLICY]
+    weights, logprobs, trainer = row["weights"], row["logprobs"], row["trainer_logprobs"]
+    return {
+        "pieces": [visible(piece) for piece in row["pieces"]],
+        "authors": "".join(map(str, row["authors"])),
+        "mask": "".join(str(int(flag)) for flag in row["loss_mask"]),
+        "trained": "".join(
+            str(int(bool(flag) and weight is not None)) for flag, weight in zip(row["loss_mask"], weights, strict=True)
+        ),
+        "logprobs": [_finite(logprobs[place]) for place in policy],
+        "weights": [_finite(weights[place]) for place in policy],
+        "mismatch": [
+            None if trainer[place] is None else _finite(trainer[place] - logprobs[place], digits=5) for place in policy
+        ],
+        "status": status(row),
+        "question": visible(str(row.get("question"))),
+        "gold": [visible(str(gold)) for gold in row.get("gold") or []],
+        "answer": None if row.get("answer") is None else visible(str(row["answer"])),
+        "turns": row.get("turns"),
+        "error": visible(str(row["error"].get("message") if isinstance(row["error"], dict) else row["error"]))
+        if row.get("error")
+        else None,
+        "parts": {visible(str(name)): _finite(value) for name, value in (row.get("score_parts") or {}).items()},
+        "counters": {visible(str(name)): value for name, value in (row.get("counters") or {}).items()},
+        "times": {visible(str(name)): value for name, value in (row.get("times") or {}).items()},
+    }
+
+
+def _title(value: Any) -> str:
+    text = visible(str(value))
+    return text if len(text) <= _TITLE_CHARS else text[:_TITLE_CHARS] + "…"
+
+
+def _finite(value: Any, digits: int = 4) -> float | None:
+    if isinstance(value, int | float) and math.isfinite(value):
+        return round(float(value), digits)
+    return None

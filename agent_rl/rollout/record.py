@@ -21,9 +21,12 @@ def trajectory_record(
     split: str,
     advantage: float | None = None,
     weights: list[float | None] | None = None,
+    trainer_logprobs: list[float | None] | None = None,
 ) -> dict[str, Any]:
-    """Lists under ids, pieces, authors (0 prompt, 1 policy, 2 tool), loss_mask, logprobs and weights have one
-    entry a token; ``weights`` is None on tokens that took no part in the loss."""
+    """Lists under ids, pieces, authors (0 prompt, 1 policy, 2 tool), loss_mask, logprobs, weights and
+    trainer_logprobs have one entry a token; the last two are None on tokens that took no part in the loss.
+    ``trainer_logprobs``: of the training pass before the first update; its distance from ``logprobs`` is the mismatch.
+    """
     ledger = trajectory.ledger
     ids = ledger.input_ids
     score, failure = trajectory.score, trajectory.failure
@@ -42,6 +45,9 @@ def trajectory_record(
         "logprobs": [round(value, 6) for value in ledger.logprobs],
         "versions": ledger.versions,
         "weights": weights or [None] * len(ids),
+        "trainer_logprobs": [value if value is None else round(value, 6) for value in trainer_logprobs]
+        if trainer_logprobs
+        else [None] * len(ids),
         "advantage": advantage,
         "reward": None if score is None else score.value,
         "score_parts": {} if score is None else score.parts,

@@ -15,8 +15,8 @@ class TrainSequence:
 
     Tensors have one entry a trained token: ``old_logprobs`` and ``old_entropy`` of the policy before the first
     update, where a pass over the batch was needed; ``selected`` bool, the token filter's choice for this update;
-    ``drawn_weights`` of the rollout. ``weights`` is filled by the update (the objective's w, None on untrained
-    tokens), for the record.
+    ``drawn_weights`` of the rollout. ``weights`` (the objective's w) and ``trainer_logprobs`` (of the first update
+    after the rollout) are filled by the update, None on untrained tokens, for the record.
     """
 
     ids: list[int]
@@ -29,6 +29,7 @@ class TrainSequence:
     selected: Tensor | None = None
     drawn_weights: Tensor | None = None
     weights: list[float | None] | None = None
+    trainer_logprobs: list[float | None] | None = None
 
     @property
     def trained(self) -> int:

@@ -1,4 +1,4 @@
-"""Where metrics go: `metrics.jsonl` always; TensorBoard and W&B beside it, which may fail without harm."""
+"""Where metrics go: `metrics.jsonl` always; TensorBoard, W&B and trackio beside it, which may fail without harm."""
 
 from __future__ import annotations
 
@@ -36,6 +36,21 @@ class _WandB:
         import wandb
 
         self._run = wandb.init(project=project, dir=str(run_dir), name=run_dir.name, config=config, resume="allow")
+        # W&B's own step starts at 0 and never goes back: it would drop the warm-up's steps, and those done again.
+        self._run.define_metric("*", step_metric="step")
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        self._run.log({**values, "step": step})
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class _Trackio:
+    def __init__(self, run_dir: Path, project: str, config: dict[str, Any]) -> None:
+        import trackio
+
+        self._run = trackio.init(project=project, name=run_dir.name, config=config, resume="allow")
 
     def log(self, values: dict[str, float], step: int) -> None:
         self._run.log(values, step=step)
@@ -60,6 +75,8 @@ class MetricsLog:
             self._start("TensorBoard", lambda: _TensorBoard(run_dir))
         if config.wandb:
             self._start("W&B", lambda: _WandB(run_dir, config.wandb_project, run_config))
+        if config.trackio:
+            self._start("trackio", lambda: _Trackio(run_dir, config.trackio_project, run_config))
 
     def _start(self, name: str, make: Callable[[], _Logger]) -> None:
         try:

@@ -66,6 +66,7 @@ def step_records(
                 split="train",
                 advantage=None if sequence is None else sequence.advantage,
                 weights=None if sequence is None else sequence.weights,
+                trainer_logprobs=None if sequence is None else sequence.trainer_logprobs,
             )
 
 

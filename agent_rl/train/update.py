@@ -189,12 +189,17 @@ def _record(
     mismatch: Mismatch | None,
 ) -> None:
     """Write the weights onto the sequences and note the sampler's distance from the trainer."""
-    weights, rows, places = out.weight.tolist(), batch.rows.tolist(), batch.places.tolist()
-    for weight, row, place in zip(weights, rows, places, strict=True):
+    weights, logprobs = out.weight.tolist(), tokens.logp.detach().tolist()
+    rows, places = batch.rows.tolist(), batch.places.tolist()
+    for weight, logprob, row, place in zip(weights, logprobs, rows, places, strict=True):
         sequence = chosen[batch.sequences[row]]
         if sequence.weights is None:
             sequence.weights = [None] * len(sequence.ids)
         sequence.weights[place] = weight
+        if mismatch is not None:
+            if sequence.trainer_logprobs is None:
+                sequence.trainer_logprobs = [None] * len(sequence.ids)
+            sequence.trainer_logprobs[place] = logprob
     if mismatch is not None:
         assert tokens.logp_rollout is not None
         mismatch.differences.append((tokens.logp.detach() - tokens.logp_rollout).cpu())

@@ -52,6 +52,7 @@ def test_every_command_has_help_with_examples(capsys: pytest.CaptureFixture[str]
         "warmup",
         "eval",
         "rollout",
+        "watch",
         "report",
         "config",
         "doctor",

@@ -15,88 +15,12 @@ import pytest
 
 from agent_rl.errors import ArtifactError, UsageError
 from agent_rl.report import write_report
+from agent_rl.report.charts import thin
+from agent_rl.report.gather import gather
 from agent_rl.report.page import script_json
 from agent_rl.report.run_data import read_run
-from agent_rl.report.trajectories import choose_three, last_trajectories
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
-
-
-def trajectory(step: int, sample: int, reward: float | None, answer: str, **changes) -> dict:
-    pieces = [
-        "Question",
-        ":",
-        " Who?",
-        "<search>",
-        " q",
-        "</search>",
-        "<information>",
-        " Doc",
-        "</information>",
-        answer,
-    ]
-    authors = [0, 0, 0, 1, 1, 1, 2, 2, 2, 1]
-    return {
-        "step": step, "split": "train", "item_id": f"item{sample}", "group": 0, "sample": sample,
-        "question": "Who?", "gold": ["Ann"], "ids": list(range(10)), "pieces": pieces, "authors": authors,
-        "loss_mask": [int(author == 1) for author in authors],
-        "logprobs": [-0.1 * i if author == 1 else 0.0 for i, author in enumerate(authors)],
-        "weights": [1.0 + 0.04 * i if author == 1 else None for i, author in enumerate(authors)],
-        "advantage": reward, "reward": reward, "score_parts": {"em": float(reward == 1.0), "format": 1.0},
-        "stop_reason": "answer", "answer": answer, "turns": 2, "error": None, "counters": {}, "times": {},
-    } | changes  # fmt: skip
-
-
-def write_jsonl(path: Path, rows: list[dict]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "wt", encoding="utf-8") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
-
-
-def interval(mean: float) -> dict:
-    return {"mean": mean, "low": mean - 0.1, "high": mean + 0.1}
-
-
-def make_run(path: Path, answer: str = "Ann") -> Path:
-    path.mkdir(parents=True)
-    (path / "config.yaml").write_text(
-        "task: {kind: search}\nalgo: {name: tr_grpo}\nmodel: {path: smollm2-135m}\nrun_dir: '<b>x</b>'\n"
-    )
-    metrics = [{"phase": "warmup", "step": step, "objective/loss": 2.0 / step} for step in (1, 2, 3)]
-    metrics += [
-        {
-            "phase": "train", "step": step, "reward/mean": -1 + 0.1 * step, "reward/em": 0.05 * step,
-            "objective/grad_norm": 1.5, "objective/entropy": math.nan if step == 2 else 0.7,
-            "rollout/policy_tokens_mean": 20.0, "rollout/tool_tokens_mean": 90.0, "rollout/stop/answer": 0.75,
-            "rollout/stop/max_turns": 0.25, "time/rollout_s": 6.0, "time/update_s": 3.0, "time/step_s": 9.0,
-            "mismatch/mean_abs_logp": 1e-3,
-        }
-        for step in range(1, 13)
-    ]  # fmt: skip
-    write_jsonl(path / "metrics.jsonl", metrics)
-    write_jsonl(
-        path / "trajectories/step_000012.jsonl.gz",
-        [
-            trajectory(12, 0, 1.0, answer),
-            trajectory(12, 1, -1.0, "Bob"),
-            trajectory(12, 2, -1.0, "Eve"),
-            trajectory(12, 3, None, "broken", error={"boundary": "tool", "type": "X", "message": "down"}),
-        ],
-    )
-    for label, step, em in (("before", 0, 0.2), ("after", 12, 0.5)):
-        greedy, sampled = {"em": interval(em), "f1": interval(em + 0.1)}, {"avg@4": interval(em)}
-        summary = {"label": label, "step": step, "questions": 40, "greedy": greedy, "sampled": sampled}
-        (path / "eval").mkdir(exist_ok=True)
-        (path / f"eval/{label}.json").write_text(json.dumps(summary))
-        rows = [
-            {"item_id": f"d{i}", "question": f"Dev question {i}?", "gold": ["Ann"], "mode": "greedy", "sample": 0,
-             "answer": "Ann" if i < 40 * em else None, "em": float(i < 40 * em), "f1": 0.0}
-            for i in range(40)
-        ]  # fmt: skip
-        write_jsonl(path / f"eval/{label}.jsonl", rows)
-    (path / "eval/comparison.json").write_text(json.dumps({"greedy_em": interval(0.3)}))
-    return path
 
 
 class Page(HTMLParser):
@@ -125,13 +49,19 @@ class Page(HTMLParser):
         else:
             self.text += data
 
+    def unpacked(self, css: str) -> list:
+        """What the page's packed scripts of that class hold, joined in order."""
+        pairs = zip(self.scripts, self.find("script"), strict=True)
+        texts = [text for text, attributes in pairs if attributes.get("class") == css and text]
+        return [row for text in texts for row in json.loads(gzip.decompress(base64.b64decode(text)))]
+
     def find(self, tag: str) -> list[dict]:
         return [attributes for name, attributes in self.elements if name == tag]
 
 
 @pytest.fixture
-def run(tmp_path) -> Path:
-    return make_run(tmp_path / "demo")
+def run(tmp_path, made) -> Path:
+    return made.run(tmp_path / "demo")
 
 
 def page_of(*runs: Path) -> Page:
@@ -160,7 +90,7 @@ def test_only_the_pages_own_scripts_may_run(run):
     (policy,) = [meta["content"] for meta in page.find("meta") if "http-equiv" in meta]
     script_source = re.search(r"script-src ([^;]*)", policy).group(1)
     assert "unsafe" not in script_source
-    executed = [text for text, attributes in zip(page.scripts, page.find("script"), strict=True) if not attributes]
+    executed = [text for text, about in zip(page.scripts, page.find("script"), strict=True) if not about]
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in executed]
     assert script_source.split() == [f"'sha256-{digest}'" for digest in hashes]
 
@@ -197,47 +127,115 @@ def test_weights_come_from_trained_tokens_only(run):
     assert sum(figures["How the weights are spread"]["data"][0]["y"]) == pytest.approx(1.0)
 
 
-def test_every_token_is_shown_with_its_author_and_numbers(run):
+def test_every_token_is_there_with_its_author_and_numbers(run):
     page = page_of(run)
-    tokens = [a for a in page.find("span") if "title" in a]
-    assert len(tokens) == 3 * 10
-    assert [t["class"] for t in tokens[:10]] == ["prompt"] * 3 + ["policy trained"] * 3 + ["tool"] * 3 + [
-        "policy trained"
-    ]
-    assert tokens[3]["title"] == "policy · logprob -0.300 (p 0.741) · weight 1.120 · trained"
-    assert tokens[0]["title"] == "prompt"
+    index, shown = page.unpacked("index"), page.unpacked("chunk")
+    assert [row["answer"] for row in index] == ["Ann", "Bob", "Eve", "broken"]
+    assert [row["at"] for row in index] == [0, 1, 2, 3]
+    first = shown[0]
+    assert first["authors"] == "0001112221"
+    assert first["mask"] == first["trained"] == "0001110001"
+    assert first["logprobs"] == [-0.3, -0.4, -0.5, -0.9]
+    assert first["weights"] == [1.12, 1.16, 1.2, 1.36]
+    assert first["mismatch"] == [-0.01] * 4
+    assert first["status"] == "trained"
 
 
-def test_three_trajectories_are_chosen_among_the_scored(run):
-    rows = last_trajectories(read_run(run))
-    shown = choose_three(rows)
-    assert [s.row["answer"] for s in shown] == ["Ann", "Bob", "Eve"]
-    assert [s.row["answer"] for s in choose_three(rows[:1])] == ["Ann"]
-    assert choose_three(rows[3:]) == []
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"error": {"message": "down"}, "advantage": None}, "infrastructure broke it"),
+        ({"advantage": None}, "its group was dropped"),
+        ({"advantage": 0.0}, "its advantage is 0"),
+    ],
+)
+def test_what_no_update_saw_is_said_not_to_be_trained_on(run, made, changes, words):
+    """The mask of such a trajectory is 1 on the policy's tokens all the same."""
+    row = made.trajectory(12, 0, 1.0, "x", weights=None, **changes)
+    made.write_jsonl(run / "trajectories/step_000012.jsonl.gz", [row])
+    page = page_of(run)
+    (shown,) = page.unpacked("chunk")
+    assert (shown["mask"], shown["trained"]) == ("0001110001", "0000000000")
+    assert words in shown["status"]
+    assert page.unpacked("index")[0]["trained"] is False
+
+
+def test_a_long_run_is_thinned_by_whole_groups_and_says_so(run, made):
+    for step in range(1, 41):
+        rows = [
+            made.trajectory(step, sample, 1.0, f"{step} {sample} {group}", group=f"g{group}")
+            for group in range(5)
+            for sample in range(4)
+        ]
+        made.write_jsonl(run / f"trajectories/step_{step:06d}.jsonl.gz", rows)
+    data = read_run(run)
+    whole = gather(data, 10_000_000)
+    assert whole.shown == 800
+    assert whole.notes == []
+    part = gather(data, 20_000)
+    assert len(part.index) + sum(map(len, part.chunks)) <= 20_000
+    index = json.loads(gzip.decompress(base64.b64decode(part.index)))
+    members: dict = {}
+    for row in index:
+        members.setdefault((row["step"], row["group"]), []).append(row["sample"])
+    assert 40 < part.shown < 800
+    assert set(map(tuple, members.values())) == {(0, 1, 2, 3)}
+    assert max(row["step"] for row in index) == 40
+    assert min(row["step"] for row in index) < 10
+    assert part.notes[0].startswith(f"The page has room for {part.shown} of 800 trajectories")
+    assert part.tally.trajectories == 800, "what is counted is counted over all of them"
+    assert gather(data, 10_000_000, (3, 4)).shown == 40
+    with pytest.raises(UsageError, match="has no trajectory of these steps"):
+        gather(data, 10_000_000, (99, 100))
+
+
+def test_words_by_probability(run, made):
+    def row(sample, sure):
+        pieces, authors = ["q", " sure", " doubt", " doc"], [0, 1, 1, 2]
+        changes = {
+            "ids": [0] * 4,
+            "loss_mask": [0, 1, 1, 0],
+            "logprobs": [0, math.log(sure), math.log(0.1), 0],
+            "weights": [None, 1.0, 1.0, None],
+            "trainer_logprobs": None,
+        }
+        return made.trajectory(12, sample, 1.0, "x", pieces=pieces, authors=authors, **changes)
+
+    made.write_jsonl(run / "trajectories/step_000012.jsonl.gz", [row(n, 0.8 + 0.05 * (n % 2)) for n in range(6)])
+    lists = gather(read_run(run), 10**6).tally.word_lists()
+    assert lists == {
+        "low": [{"text": " doubt", "count": 6, "p": 0.1}],
+        "high": [{"text": " sure", "count": 6, "p": 0.825}],
+    }
+    made.write_jsonl(run / "trajectories/step_000012.jsonl.gz", [row(n, 0.8) for n in range(4)])
+    assert gather(read_run(run), 10**6).tally.word_lists() == {"low": [], "high": []}, "four times is too few"
 
 
 @pytest.mark.parametrize("place", ["answer", "question", "stop_reason", "run name", "gold"])
-def test_hostile_text_stays_inert(tmp_path, place):
-    run = make_run(tmp_path / ("run<img onerror=alert(1)>" if place == "run name" else "demo"), answer=HOSTILE)
+def test_hostile_text_stays_inert(tmp_path, made, place):
+    run = made.run(tmp_path / ("run<img onerror=alert(1)>" if place == "run name" else "demo"), answer=HOSTILE)
     file = run / "trajectories/step_000012.jsonl.gz"
     hostile = {"question": HOSTILE, "stop_reason": HOSTILE, "gold": [HOSTILE]}
-    rows = [trajectory(12, i, 1.0, HOSTILE, **{place: hostile[place]} if place in hostile else {}) for i in range(3)]
-    write_jsonl(file, rows)
+    rows = [
+        made.trajectory(12, i, 1.0, HOSTILE, **{place: hostile[place]} if place in hostile else {}) for i in range(3)
+    ]
+    made.write_jsonl(file, rows)
     with (run / "metrics.jsonl").open("a") as metrics:
         metrics.write(json.dumps({"phase": "train", "step": 13, f"rollout/stop/{HOSTILE}": 1.0}) + "\n")
-    write_jsonl(run / "eval/after.jsonl", [{"item_id": "d39", "question": HOSTILE, "gold": [HOSTILE], "mode": "greedy",
-                                           "answer": HOSTILE, "em": 1.0}])  # fmt: skip
+    answer = {"item_id": "d39", "question": HOSTILE, "gold": [HOSTILE], "mode": "greedy", "answer": HOSTILE, "em": 1.0}
+    made.write_jsonl(run / "eval/after.jsonl", [answer])
     page = page_of(run)
     assert page.find("img") == []
-    assert len(page.find("script")) == 3
+    assert len([a for a in page.find("script") if "type" not in a]) == 3
     assert not [a for _, a in page.elements if any(name.startswith("on") for name in a)]
-    assert HOSTILE in page.text  # shown as text, unharmed
+    assert HOSTILE in page.text  # the question of the evaluation: shown as text, unharmed
+    assert HOSTILE in page.unpacked("chunk")[0]["pieces"]
     assert any(HOSTILE in trace["name"] for figure in json.loads(page.scripts[0]) for trace in figure["data"])
 
 
-def test_control_characters_and_surrogates_do_not_break_the_page(tmp_path):
-    run = make_run(tmp_path / "demo", answer="a\x00b\x1bc\ud800d\u202e")
-    assert "a\u2400b\u241bc?d" in page_of(run).text
+def test_control_characters_surrogates_and_direction_marks_are_made_visible(tmp_path, made):
+    run = made.run(tmp_path / "demo", answer="a\x00b\x1bc\ud800d\u202e")
+    assert page_of(run).unpacked("chunk")[0]["pieces"][-1] == "a\u2400b\u241bc?d⟨U+202E⟩"
 
 
 def test_script_json_keeps_the_value():
@@ -247,14 +245,14 @@ def test_script_json_keeps_the_value():
     assert not set("<>&\u2028") & set(text)
 
 
-def test_two_runs_are_laid_over_each_other(tmp_path):
-    runs = make_run(tmp_path / "a"), make_run(tmp_path / "b")
+def test_two_runs_are_laid_over_each_other(tmp_path, made):
+    runs = made.run(tmp_path / "a"), made.run(tmp_path / "b")
     out = write_report(runs, tmp_path / "deep/compare.html")
     page = Page(out.read_text(encoding="utf-8"))
     figures = {figure["title"]: figure for figure in json.loads(page.scripts[0])}
     assert [trace["name"] for trace in figures["Reward"]["data"]] == ["a: mean", "b: mean"]
     assert {"Why rollouts stopped (a)", "Why rollouts stopped (b)"} <= set(figures)
-    assert len([a for a in page.find("span") if "title" in a]) == 2 * 3 * 10
+    assert len(page.unpacked("chunk")) == 2 * 4
 
 
 def test_a_run_that_has_just_begun_gives_a_report(tmp_path):
@@ -297,8 +295,8 @@ def test_broken_parts_are_named(run, file, content, words):
     assert words in str(error.value)
 
 
-def test_lists_that_do_not_fit_together_are_named(run):
-    write_jsonl(run / "trajectories/step_000012.jsonl.gz", [trajectory(12, 0, 1.0, "x", weights=[None])])
+def test_lists_that_do_not_fit_together_are_named(run, made):
+    made.write_jsonl(run / "trajectories/step_000012.jsonl.gz", [made.trajectory(12, 0, 1.0, "x", weights=[None])])
     with pytest.raises(ArtifactError, match=r"step_000012.jsonl.gz:1: lists of different lengths"):
         write_report([run])
 
@@ -345,3 +343,46 @@ def test_what_is_no_run_is_refused(tmp_path):
 def test_same_run_same_bytes(run):
     first = write_report([run]).read_bytes()
     assert write_report([run]).read_bytes() == first
+
+
+def seeds(tmp_path, made) -> list[Path]:
+    runs = [made.run(tmp_path / name) for name in ("a1", "a2", "b")]
+    for run, seed, algo in zip(runs, (1, 2, 1), ("grpo", "grpo", "tr_grpo"), strict=True):
+        (run / "config.yaml").write_text(f"algo: {{name: {algo}}}\nseed: {seed}\nrun_dir: {run}\n")
+        lines = [{"phase": "train", "step": step, "reward/mean": seed * step} for step in range(1, 6)]
+        made.write_jsonl(run / "metrics.jsonl", lines)
+    return runs
+
+
+def test_seeds_become_a_band_and_differences_a_table(tmp_path, made):
+    page = page_of(*seeds(tmp_path, made))
+    (figure,) = (f for f in json.loads(page.scripts[0]) if f["title"] == "Reward")
+    assert [trace["name"] for trace in figure["data"]] == ["a1: mean", "a2: mean", "b: mean"]
+    low, high, mean, other = figure["bands"]
+    assert (low["band"], high["band"]) == ("low", "high")
+    assert low["y"] == [1, 2, 3, 4, 5]
+    assert high["y"] == [2, 4, 6, 8, 10]
+    assert mean["y"] == [1.5, 3, 4.5, 6, 7.5]
+    assert mean["name"] == "a1 and 1 more: mean, mean of 2 seeds"
+    assert other["name"] == "b: mean"
+    assert "Settings that differ" in page.text
+    assert re.search(r"algo\.name\s*grpo\s*grpo\s*tr_grpo", page.text)
+
+
+def test_a_spike_survives_thinning():
+    points = [(step, 1.0) for step in range(10_000)]
+    points[4321] = (4321, 99.0)
+    points[4322] = (4322, None)
+    shown = thin(points)
+    assert len(shown) <= 1000
+    assert (4321, 99.0) in shown
+    assert [x for x, _ in shown] == sorted(x for x, _ in shown)
+    assert thin(points[:1000]) == points[:1000]
+
+
+def test_a_curve_without_a_value_above_zero_is_named_not_drawn(run, made):
+    lines = [{"phase": "train", "step": step, "tool/failures": 0.0, "reward/mean": 1.0} for step in (1, 2)]
+    made.write_jsonl(run / "metrics.jsonl", lines)
+    page = page_of(run)
+    assert "Tool failures" not in [figure["title"] for figure in json.loads(page.scripts[0])]
+    assert "0 at every step, so not drawn: Tool failures." in page.text

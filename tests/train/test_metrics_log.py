@@ -93,7 +93,10 @@ def test_logger_that_cannot_start_warns_once(tmp_path: Path) -> None:
 WANDB = """
 import os
 class Run:
-    def log(self, values, step):
+    def define_metric(self, name, step_metric):
+        assert (name, step_metric) == ("*", "step")
+    def log(self, values):
+        assert "step" in values
         {on_log}
     def finish(self):
         {on_finish}
@@ -134,3 +137,46 @@ def test_wandb_that_fails_or_is_absent_warns_once(tmp_path: Path, monkeypatch, w
     sys.modules.pop("wandb", None)
     assert [line[: len(warning)] for line in said] == [warning]
     assert steps(log.path) == [1, 2, 3]
+
+
+TRACKIO = """
+from pathlib import Path
+class Run:
+    def log(self, values, step):
+        if {breaks!r} == "log":
+            raise OSError(28, "No space left on device")
+        with Path({seen!r}).open("a") as file:
+            file.write(f"{{step}} {{values}}\\n")
+    def finish(self):
+        with Path({seen!r}).open("a") as file:
+            file.write("finished\\n")
+def init(project, name, config, resume):
+    if {breaks!r} == "init":
+        raise ConnectionError("no such space")
+    return Run()
+"""
+
+
+@pytest.mark.parametrize(
+    ("breaks", "warning", "kept"),
+    [
+        ("", None, ["1 {'train/x': 1.0}", "2 {'train/x': 1.0}", "finished"]),
+        ("init", "trackio is off for this run: ConnectionError: no such space", []),
+        ("log", "trackio is off from step 1 on: OSError: [Errno 28] No space left on device", []),
+    ],
+)
+def test_trackio_gets_the_metrics_and_may_fail(tmp_path: Path, monkeypatch, breaks, warning, kept) -> None:
+    seen = tmp_path / "seen"
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "trackio.py").write_text(TRACKIO.format(breaks=breaks, seen=str(seen)))
+    monkeypatch.syspath_prepend(str(tmp_path / "lib"))
+    monkeypatch.delitem(sys.modules, "trackio", raising=False)
+    said: list[str] = []
+    log = opened(tmp_path, LoggingConfig(tensorboard=False, trackio=True), said)
+    for number in (1, 2):
+        log.write("train", number, {"x": 1.0})
+    log.close()
+    sys.modules.pop("trackio", None)
+    assert said == ([] if warning is None else [warning])
+    assert (seen.read_text().splitlines() if seen.exists() else []) == kept
+    assert steps(log.path) == [1, 2]

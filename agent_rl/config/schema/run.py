@@ -22,6 +22,8 @@ class LoggingConfig(Record):
     tensorboard: bool = True
     wandb: bool = False
     wandb_project: str = "agent_rl"
+    trackio: bool = False
+    trackio_project: str = "agent_rl"
 
 
 class RunConfig(Record):
