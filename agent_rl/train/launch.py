@@ -47,9 +47,7 @@ def _run(config: RunConfig, log: Log, *, rl: bool) -> TrainResult:
             return TrainResult(run_dir.path, start.step)
         task = make_task(config)
         start_tools(config, stack)
-        schemas = asyncio.run(
-            _check_server(config)
-        )  # before the model is loaded: the commonest mistake
+        schemas = asyncio.run(_check_server(config))  # before the model is loaded: the commonest mistake
         if config.backend.threads:
             import torch
 
