@@ -4,20 +4,38 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from retrieval_index.card import measure
-from retrieval_index.corpus import Passage, PassageStore, read_jsonl, write_store
+from retrieval_index.assemble import finish
+from retrieval_index.corpus import Passage
 from retrieval_index.download import disk_full_means
+from retrieval_index.encode_shards import EncodeMissing, encode_here
 from retrieval_index.encoder import Encoder, EncoderSpec, TextEncoder
-from retrieval_index.errors import EncoderError, IndexExists, IndexNotWritable, RetrievalError
-from retrieval_index.index import INDEX_FILE, MANIFEST_FILE, IndexManifest, read_manifest
-from retrieval_index.progress import Progress
+from retrieval_index.errors import DiskFull, IndexExists, IndexNotWritable, RetrievalError
+from retrieval_index.index import IndexManifest, read_manifest
+from retrieval_index.kinds import index_kind
+from retrieval_index.recipe import prepared
+from retrieval_index.vectors import VectorShards
 
-# Passages encoded between two additions to the index: enough to form batches by length, small in memory
+# Passages of a shard file: enough to form batches by length, small in memory, and all that a kill can cost
 SHARD_PASSAGES = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class IndexOptions:
+    """``kind``: a name of `kinds.KINDS`, ``auto`` (with ``memory_gb``), ``factory`` (with ``factory``), or ``bm25``,
+    which has no dense part. ``bm25`` adds a Lucene index to a dense one.
+    """
+
+    kind: str = "flat"
+    factory: str | None = None
+    nprobe: int | None = None
+    ef_search: int | None = None
+    memory_gb: float | None = None
+    bm25: bool = False
 
 
 def build_index(
@@ -25,31 +43,63 @@ def build_index(
     encoder: EncoderSpec | TextEncoder,
     out: str | Path,
     *,
+    options: IndexOptions | None = None,
     overwrite: bool = False,
     progress: bool = True,
     batch_size: int = 32,
     corpus_name: str | None = None,
     report: Callable[[str], None] | None = None,
+    encode: EncodeMissing = encode_here,
 ) -> IndexManifest:
-    """Build a flat (exact) index of ``corpus`` into the folder ``out``.
+    """Build an index of ``corpus`` into the folder ``out``.
 
-    ``corpus`` is a jsonl(.gz) file or passages; ``corpus_name`` is what the manifest calls it (default: the
-    file's name). ``report`` is given the index card as text. The work is done in a folder beside ``out`` that
-    is renamed at the end, so ``out`` is either complete or untouched.
+    ``corpus`` is a file, a folder of files, or passages; ``corpus_name`` is what the manifest calls it (default: the
+    file's name). ``report`` is given what is worth saying. ``encode`` does the encoding of the shards that are missing.
+    The work is done in a folder beside ``out`` that is renamed at the end, so ``out`` is either complete or untouched;
+    what a killed build left there is taken up again, where corpus and encoder are the same. Memory: the index, and a
+    constant.
 
-    Raises IndexExists (``out`` is there and ``overwrite`` is false, or is no index), IndexNotWritable,
-    CorpusError, EncoderError, DiskFull.
+    Raises IndexExists (``out`` is there and ``overwrite`` is false, or is no index), IndexNotWritable, CorpusError,
+    EncoderError, IndexKindError, BM25Unavailable, DiskFull.
+    """
+    out, options, report = Path(out), options or IndexOptions(), report or _silent
+    name = corpus_name or (Path(corpus).name if isinstance(corpus, str | Path) else "passages")
+    source_name = str(corpus) if isinstance(corpus, str | Path) else name
+    with staging_folder(out, overwrite) as staging:
+        started = time.monotonic()
+        if options.kind == "bm25":
+            recipe = prepared(staging, corpus, source_name, None, "float32", SHARD_PASSAGES, batch_size)
+            return finish(staging, recipe, None, None, None, name, started, progress, report, bm25=True)
+        model = Encoder(encoder, batch_size=batch_size) if isinstance(encoder, EncoderSpec) else encoder
+        # what the index will not keep of a vector need not be kept on disk on the way there either
+        dtype = "float32" if options.kind in ("flat", "hnsw", "factory", "auto") else "float16"
+        recipe = prepared(staging, corpus, source_name, model, dtype, SHARD_PASSAGES, batch_size)
+        kind = index_kind(
+            options.kind,
+            recipe.rows,
+            model.dims,
+            factory=options.factory,
+            nprobe=options.nprobe,
+            ef_search=options.ef_search,
+            memory_gb=options.memory_gb,
+        )
+        if kind.reason:
+            report(f"index=auto: {kind.reason}")
+        vectors = VectorShards(staging, recipe.rows, recipe.dims, recipe.shard_rows, recipe.vectors_dtype)
+        encode(staging, vectors, model, progress, report)
+        return finish(staging, recipe, model, kind, vectors, name, started, progress, report, bm25=options.bm25)
+
+
+@contextmanager
+def staging_folder(out: Path, overwrite: bool) -> Iterator[Path]:
+    """The folder to build in, which becomes ``out`` when the block ends well.
+
+    Where the build is at fault (a bad corpus, say) the folder is removed; where it was interrupted, or the disk was
+    full, it stays and the next build goes on with it. Raises IndexExists, IndexNotWritable, DiskFull.
     """
     from filelock import FileLock
 
-    out = Path(out)
     _may_write(out, overwrite)
-    if isinstance(corpus, str | Path):
-        name, source = corpus_name or Path(corpus).name, str(corpus)
-        passages: Iterable[Passage] = read_jsonl(corpus)
-    else:
-        name, passages = corpus_name or "passages", corpus
-        source = name
     lock_file = out.parent / f".{out.name}.lock"
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -62,18 +112,19 @@ def build_index(
         _restore(out)
         _may_write(out, overwrite)  # another process may have finished it while we waited
         staging = out.parent / f".{out.name}.building"
-        shutil.rmtree(staging, ignore_errors=True)  # left by a build that was killed; we hold the lock
-        staging.mkdir()
         try:
             with disk_full_means(out.parent, None, "choose another `out`"):
-                manifest = _build(passages, name, source, encoder, staging, progress, batch_size)
+                yield staging
             _put_in_place(staging, out)
-        except BaseException:
+        except DiskFull:
+            raise
+        except RetrievalError:
             shutil.rmtree(staging, ignore_errors=True)
             raise
-    if report is not None:
-        report(manifest.describe())
-    return manifest
+
+
+def _silent(_: str) -> None:
+    """A report to nobody."""
 
 
 def _may_write(out: Path, overwrite: bool) -> None:
@@ -102,55 +153,3 @@ def _put_in_place(staging: Path, out: Path) -> None:
         out.rename(old)
     staging.rename(out)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _build(
-    passages: Iterable[Passage],
-    name: str,
-    source: str,
-    encoder: EncoderSpec | TextEncoder,
-    folder: Path,
-    progress: bool,
-    batch_size: int,
-) -> IndexManifest:
-    import faiss
-
-    started = time.monotonic()
-    # the whole corpus is read, checked and stored before the first passage is encoded: a bad line near the
-    # end should cost seconds, not hours
-    rows, corpus_sha256 = write_store(passages, folder, source)
-    store = PassageStore(folder)
-    model = Encoder(encoder, batch_size=batch_size) if isinstance(encoder, EncoderSpec) else encoder
-    index = faiss.IndexFlatIP(model.dims)
-    with Progress("encoding", rows, "passages", enabled=progress) as shown:
-        for start in range(0, rows, SHARD_PASSAGES):
-            shard = [store[row] for row in range(start, min(start + SHARD_PASSAGES, rows))]
-            _add(index, model, shard)
-            shown.advance(len(shard))
-    faiss.write_index(index, str(folder / INDEX_FILE))
-    build_seconds = time.monotonic() - started
-
-    size_bytes = sum(file.stat().st_size for file in folder.iterdir())
-    manifest = IndexManifest(
-        kind="flat",
-        passages=rows,
-        dims=model.dims,
-        corpus=name,
-        corpus_sha256=corpus_sha256,
-        encoder=model.spec,
-        encoder_fingerprint=model.fingerprint,
-        card=measure(model, index, store, build_seconds, size_bytes),
-    )
-    (folder / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
-    return manifest
-
-
-def _add(index: Any, model: TextEncoder, shard: list[Passage]) -> None:
-    import numpy as np
-
-    vectors = model.encode_passages([passage.contents for passage in shard])
-    finite = np.isfinite(vectors).all(axis=1)
-    if not finite.all():
-        bad = shard[int(np.flatnonzero(~finite)[0])]
-        raise EncoderError(f"the encoder gave no finite vector for passage {bad.id!r} ({bad.contents[:80]!r})")
-    index.add(np.ascontiguousarray(vectors, dtype=np.float32))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from retrieval_index.bm25 import BM25Searcher
 from retrieval_index.corpus import PassageStore
-from retrieval_index.encoder import TextEncoder
+from retrieval_index.dense import DenseSearcher
 from retrieval_index.errors import EncoderError
-from retrieval_index.index import IndexCard, vector_blocks
+from retrieval_index.index import IndexCard
 
 SAMPLED_QUERIES = 64
 SELF_RETRIEVAL_TITLES = 16
@@ -19,49 +20,78 @@ QUERIES_PER_BATCH = 32
 # two scores closer than this are a tie: which of two equal passages comes first says nothing about an index
 TIE = 1e-5
 
+# (first row, float32 vectors [<= M, D]) of consecutive rows
+Blocks = Iterable[tuple[int, np.ndarray]]
 
-def measure(model: TextEncoder, index: Any, store: PassageStore, build_seconds: float, size_bytes: int) -> IndexCard:
-    """The card of an index. Raises EncoderError where no title finds its own passage: encoder and index do
-    not fit together, and every search would return noise.
+
+def measure(
+    searcher: DenseSearcher | BM25Searcher,
+    store: PassageStore,
+    build_seconds: float,
+    size_bytes: int,
+    vectors: Callable[[], Blocks] | None = None,
+) -> IndexCard:
+    """The card of an index. ``vectors`` are those that it was built from; without them recall is not measured.
+
+    Raises EncoderError where no title finds its own passage: encoder and index do not fit together, and every search
+    would return noise.
     """
-    rows = _spread(len(store), SAMPLED_QUERIES)
-    queries = [_query_of(store[row].title, store[row].text) for row in rows]
-    depth = min(max(RECALL_AT), index.ntotal)
+    queries = [_query_of(store[row].title, store[row].text) for row in _spread(len(store), SAMPLED_QUERIES)]
+    depth = min(max(RECALL_AT), len(store))
     started = time.monotonic()
-    vectors, scores = [], []
+    found: list[list[int]] = []
     for start in range(0, len(queries), QUERIES_PER_BATCH):
-        batch = model.encode_queries(queries[start : start + QUERIES_PER_BATCH])
-        vectors.append(batch)
-        scores.append(index.search(batch, depth)[0])
+        ranked = searcher.rank(queries[start : start + QUERIES_PER_BATCH], depth)
+        found += [[row for row, _ in rows or []] for rows in ranked]
     seconds = time.monotonic() - started
-    asked, found = self_retrieval(model, index, store)
-    if asked and not found:
+    asked, hits = self_retrieval(searcher, store)
+    if asked and not hits and isinstance(searcher, DenseSearcher):
         raise EncoderError(
             f"none of {asked} titles finds a passage of its own in the top 10: "
-            f"encoder.path={model.spec.path!r} cannot search this corpus "
+            f"encoder.path={searcher.encoder.spec.path!r} cannot search this corpus "
             "(wrong prefixes or pooling, or a damaged model)"
         )
+    shares: dict[str, float] = {}
+    if vectors is not None and isinstance(searcher, DenseSearcher):
+        encoded = searcher.encoder.encode_queries(queries)
+        true_scores, exact = true_and_exact_scores(vectors(), encoded, padded(found, depth), depth)
+        shares = recall(true_scores, exact)
     return IndexCard(
         bytes=size_bytes,
         build_seconds=round(build_seconds, 3),
         sampled_queries=len(queries),
-        recall=recall(np.concatenate(scores), exact_scores(index, np.concatenate(vectors), depth)),
-        self_retrieval=(asked, found),
+        recall=shares,
+        self_retrieval=(asked, hits),
         queries_per_s=round(len(queries) / max(seconds, 1e-9), 1),
     )
 
 
-def exact_scores(index: Any, queries: np.ndarray, k: int) -> np.ndarray:
-    """The k best inner products of each query [B, k], best first, by plain multiplication, block by block."""
+def padded(found: list[list[int]], depth: int) -> np.ndarray:
+    """Rows [B, depth], -1 where a search found fewer."""
+    return np.array([rows[:depth] + [-1] * (depth - len(rows)) for rows in found], dtype=np.int64)
+
+
+def true_and_exact_scores(
+    blocks: Blocks, queries: np.ndarray, rows: np.ndarray, k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(inner products of ``rows`` [B, k] with their queries, the k best of all rows, best first), both float32 [B, k].
+
+    By plain multiplication, block by block: what an index says of its own scores is not believed.
+    """
     best = np.full((len(queries), k), -np.inf, dtype=np.float32)
-    for _, block in vector_blocks(index):
-        both = np.concatenate([best, queries @ block.T], axis=1)
+    true = np.full(rows.shape, -np.inf, dtype=np.float32)
+    for first, block in blocks:
+        scores = queries @ block.T
+        inside = (rows >= first) & (rows < first + len(block))
+        query, place = np.nonzero(inside)
+        true[query, place] = scores[query, rows[query, place] - first]
+        both = np.concatenate([best, scores], axis=1)
         best = -np.sort(np.partition(-both, k - 1, axis=1)[:, :k], axis=1)
-    return best
+    return true, best
 
 
 def recall(found: np.ndarray, exact: np.ndarray) -> dict[str, float]:
-    """Share of each query's first k hits that score as high as the exact k-th; both [B, depth], best
+    """Share of each query's first k hits that truly score as high as the exact k-th; both [B, depth], ``exact`` best
     first.
     """
     depth = exact.shape[1]
@@ -71,7 +101,7 @@ def recall(found: np.ndarray, exact: np.ndarray) -> dict[str, float]:
     }
 
 
-def self_retrieval(model: TextEncoder, index: Any, store: PassageStore) -> tuple[int, int]:
+def self_retrieval(searcher: DenseSearcher | BM25Searcher, store: PassageStore) -> tuple[int, int]:
     """How many titles were asked, and how many found a passage of the same title in the top 10.
 
     A library change that breaks pooling or prefixes makes every query return the same passages; this shows
@@ -80,9 +110,9 @@ def self_retrieval(model: TextEncoder, index: Any, store: PassageStore) -> tuple
     titles = [title for row in _spread(len(store), SELF_RETRIEVAL_TITLES) if (title := store[row].title).strip()]
     if not titles:
         return 0, 0
-    rows = index.search(model.encode_queries(titles), min(10, index.ntotal))[1]
+    ranked = searcher.rank(titles, min(10, len(store)))
     found = sum(
-        any(store[int(row)].title == title for row in ten if row >= 0) for title, ten in zip(titles, rows, strict=True)
+        any(store[row].title == title for row, _ in rows or []) for title, rows in zip(titles, ranked, strict=True)
     )
     return len(titles), found
 

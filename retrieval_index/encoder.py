@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,9 @@ import numpy as np
 from retrieval_index.download import sha256_of
 from retrieval_index.errors import EncoderError
 from retrieval_index.fetch import offline, resolve_encoder_path
+
+# Passages that a worker process is given at once
+POOL_CHUNK = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +58,19 @@ def prefixed(text: str, prefix: str) -> str:
 
 
 class Encoder:
-    """A sentence-transformers model. Not safe for use by several threads at once: give it one owner."""
+    """A sentence-transformers model. Not safe for use by several threads at once: give it one owner.
 
-    def __init__(self, spec: EncoderSpec, *, batch_size: int = 32) -> None:
+    ``workers`` above 1: passages are encoded by so many processes of sentence-transformers' pool (on one GPU each,
+    where there are GPUs), started at first use and ended by :meth:`close`. Queries stay in this process.
+    """
+
+    def __init__(self, spec: EncoderSpec, *, batch_size: int = 32, workers: int = 1) -> None:
         """Loads the model. Raises EncoderError (cannot be loaded as specified), UnknownEncoder,
         FetchError.
         """
         self.spec = spec
-        self._batch_size = batch_size
+        self._batch_size, self._workers = batch_size, workers
+        self._pool: Any = None
         self.folder = _local_folder(resolve_encoder_path(spec.path))
         self.fingerprint = weights_fingerprint(self.folder)
         self._model = _load(self.folder, spec)
@@ -73,9 +82,17 @@ class Encoder:
 
     def encode_passages(self, passages: Sequence[str]) -> np.ndarray:
         """float32 [B, D]. Raises ValueError on an empty passage."""
-        return self._encode(passages, self.spec.passage_prefix, "passage")
+        if self._workers > 1 and self._pool is None:
+            self._pool = _started_pool(self._model, self._workers)
+        return self._encode(passages, self.spec.passage_prefix, "passage", self._pool)
 
-    def _encode(self, texts: Sequence[str], prefix: str, what: str) -> np.ndarray:
+    def close(self) -> None:
+        """End the worker processes, where there are any."""
+        if self._pool is not None:
+            self._model.stop_multi_process_pool(self._pool)
+            self._pool = None
+
+    def _encode(self, texts: Sequence[str], prefix: str, what: str, pool: Any = None) -> np.ndarray:
         for place, text in enumerate(texts):
             if not text.strip():
                 raise ValueError(f"{what} {place} of {len(texts)} is empty; leave it out")
@@ -87,8 +104,30 @@ class Encoder:
             batch_size=self._batch_size,
             convert_to_numpy=True,
             show_progress_bar=False,
+            pool=pool,
+            # the same pieces whatever the number of workers: a resumed build must pad as the first one did
+            chunk_size=POOL_CHUNK if pool is not None else None,
         ).astype(np.float32, copy=False)
         return normalised(vectors) if self.spec.normalise else vectors
+
+
+def _started_pool(model: Any, workers: int) -> Any:
+    import torch
+
+    gpus = torch.cuda.device_count()
+    if gpus and workers > gpus:
+        raise EncoderError(f"encoder.workers={workers}: this machine has {gpus} GPUs; give at most as many")
+    devices = [f"cuda:{gpu}" for gpu in range(workers)] if gpus else ["cpu"] * workers
+    before = os.environ.get("OMP_NUM_THREADS")
+    if not gpus:  # each would take every core
+        os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // workers))
+    try:
+        return model.start_multi_process_pool(devices)
+    finally:
+        if before is None:
+            os.environ.pop("OMP_NUM_THREADS", None)
+        else:
+            os.environ["OMP_NUM_THREADS"] = before
 
 
 def normalised(vectors: np.ndarray) -> np.ndarray:

@@ -64,3 +64,15 @@ class DiskFull(RetrievalError, OSError):
 
 class ChecksumError(FetchError):
     """What was downloaded is not the pinned file."""
+
+
+class IndexKindError(RetrievalError, ValueError):
+    """A kind of index that cannot be built for this corpus, or does not fit."""
+
+    exit_code = 2
+
+
+class BM25Unavailable(RetrievalError, RuntimeError):
+    """Lucene cannot be used here: no pyserini, or no Java that is new enough."""
+
+    exit_code = 2

@@ -1,32 +1,36 @@
-"""Search over an index folder."""
+"""Search over an index folder: dense, BM25, or both fused; then reranked, where asked."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal, get_args
 
 import numpy as np
 
+from retrieval_index.bm25 import BM25Searcher
 from retrieval_index.corpus import PassageStore
-from retrieval_index.encoder import Encoder, EncoderSpec, TextEncoder
+from retrieval_index.dense import DenseSearcher
+from retrieval_index.encoder import EncoderSpec, TextEncoder
 from retrieval_index.errors import EncoderError, IndexIncomplete, IndexMismatch
-from retrieval_index.index import (
-    INDEX_FILE,
-    IndexManifest,
-    manifest_sha256,
-    read_faiss,
-    read_manifest,
-)
+from retrieval_index.index import BM25_DIR, IndexManifest, manifest_sha256, read_manifest
+from retrieval_index.ranking import Ranked, reciprocal_rank_fusion
+from retrieval_index.rerank import PairScorer
 
 # FAISS on a GPU gives at most 2048 neighbours; the same limit everywhere keeps an index portable
 MAX_K = 2048
+# How deep each of two rankings is read before they are fused: beyond, a sum of reciprocal ranks hardly changes
+FUSED_DEPTH = 100
+
+Mode = Literal["dense", "bm25", "hybrid"]
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One passage found. ``score`` is the inner product of the two vectors (cosine where normalised)."""
+    """One passage found. ``score``: dense, the inner product of the two vectors (cosine where normalised); bm25, that
+    of Lucene; hybrid, the sum of reciprocal ranks; reranked, the cross-encoder's.
+    """
 
     id: str
     score: float
@@ -35,63 +39,69 @@ class Hit:
 
 
 class Retriever:
-    """One owner at a time: neither the encoder nor a FAISS index on a GPU may be used by two threads at
-    once.
-    """
+    """One owner at a time, since the encoder and the cross-encoder have to have one."""
 
     def __init__(
         self,
         manifest: IndexManifest,
         manifest_sha: str,
-        encoder: TextEncoder,
-        index: Any,
         store: PassageStore,
+        searchers: Sequence[DenseSearcher | BM25Searcher],
+        *,
+        mode: Mode,
+        reranker: PairScorer | None = None,
+        rerank_depth: int = 50,
     ) -> None:
-        self.manifest, self.manifest_sha = manifest, manifest_sha
-        self._encoder, self._index, self._store = encoder, index, store
+        self.manifest, self.manifest_sha, self.mode = manifest, manifest_sha, mode
+        self._store, self._searchers = store, searchers
+        self._reranker, self._rerank_depth = reranker, rerank_depth
 
     @classmethod
-    def open(cls, path: str | Path, encoder: EncoderSpec | TextEncoder | None = None) -> Retriever:
+    def open(
+        cls,
+        path: str | Path,
+        encoder: EncoderSpec | TextEncoder | None = None,
+        *,
+        mode: Mode | None = None,
+        mmap: bool = False,
+        reranker: PairScorer | None = None,
+        rerank_depth: int = 50,
+    ) -> Retriever:
         """Open an index with the encoder it was built with, or with ``encoder`` where it is the same one.
 
-        Raises IndexNotFound; IndexIncomplete (a part is missing, or rows and vectors differ in number);
-        IndexMismatch (another encoder record, or other weights); EncoderError.
+        ``mode``: None takes dense where the index is, else bm25. ``mmap`` leaves the vectors on disk. ``reranker``
+        orders the first ``rerank_depth`` anew. Raises IndexNotFound; IndexIncomplete (a part is missing, or rows and
+        vectors differ in number); IndexMismatch (another encoder record, other weights, or a mode that the index does
+        not have); BM25Unavailable; EncoderError.
         """
         folder = Path(path)
         manifest = read_manifest(folder)
-        store, index = PassageStore(folder), read_faiss(folder)
-        if not len(store) == index.ntotal == manifest.passages:
+        if mode is None:
+            mode = "dense" if manifest.encoder is not None else "bm25"
+        if mode not in get_args(Mode):
+            raise IndexMismatch(f"search.mode={mode!r}: must be one of {', '.join(get_args(Mode))}")
+        store = PassageStore(folder)
+        if len(store) != manifest.passages:
             raise IndexIncomplete(
-                f"{store.path} has {len(store)} passages, {folder / INDEX_FILE} has {index.ntotal} vectors, "
-                f"and the manifest says {manifest.passages}; these files do not belong together, "
+                f"{store.path} has {len(store)} passages, and the manifest (so index.faiss too) says "
+                f"{manifest.passages} passages and {manifest.passages} vectors; these files do not belong together, "
                 "build the index again"
             )
-        if isinstance(encoder, EncoderSpec):
-            _same_spec(manifest.encoder, encoder, folder)
-            encoder = Encoder(encoder)
-        elif encoder is None:
-            encoder = Encoder(manifest.encoder)
-        else:
-            _same_spec(manifest.encoder, encoder.spec, folder)
-        if encoder.fingerprint != manifest.encoder_fingerprint:
-            raise IndexMismatch(
-                f"index {folder} was built with weights of sha256 {manifest.encoder_fingerprint} "
-                f"(encoder.path={manifest.encoder.path!r}), but encoder.path={encoder.spec.path!r} has "
-                f"sha256 {encoder.fingerprint}; use the model it was built with, or build the index again"
-            )
-        if not encoder.dims == index.d == manifest.dims:
-            raise IndexIncomplete(
-                f"the encoder gives {encoder.dims} dims, {folder / INDEX_FILE} has {index.d}, the manifest "
-                f"says {manifest.dims}; build the index again"
-            )
-        return cls(manifest, manifest_sha256(folder), encoder, index, store)
+        searchers: list[DenseSearcher | BM25Searcher] = []
+        if mode != "bm25":
+            searchers.append(DenseSearcher.open(folder, manifest, encoder, mmap=mmap))
+        if mode != "dense":
+            if not manifest.bm25:
+                raise IndexMismatch(f"index {folder} has no BM25 part; build it with index.bm25=true for mode={mode}")
+            searchers.append(BM25Searcher(folder / BM25_DIR, manifest.passages))
+        sha = manifest_sha256(folder)
+        return cls(manifest, sha, store, searchers, mode=mode, reranker=reranker, rerank_depth=rerank_depth)
 
     def __len__(self) -> int:
-        return self._index.ntotal
+        return len(self._store)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """The best ``k`` passages of each query, best first; all of them where the index has fewer than
-        ``k``.
+        """The best ``k`` passages of each query, best first; fewer where the index has, or finds, fewer.
 
         An empty query has no hits. Raises ValueError (``k`` below 1 or above MAX_K) and EncoderError (the
         encoder gave a query something that is not a vector; the message quotes it).
@@ -112,35 +122,44 @@ class Retriever:
         results: list[list[Hit] | None] = [[] for _ in queries]
         if not asked:
             return results
-        vectors = self._encoder.encode_queries([queries[place] for place in asked])
-        # FAISS answers a vector with NaN in it by ids of -1, without a word
-        finite = np.isfinite(vectors).all(axis=1)
-        for place in np.asarray(asked)[~finite]:
-            results[place] = None
-        if not finite.any():
-            return results
-        scores, rows = self._index.search(np.ascontiguousarray(vectors[finite]), min(k, self._index.ntotal))
-        for place, row_scores, row_ids in zip(np.asarray(asked)[finite], scores, rows, strict=True):
-            # an approximate index pads with -1 where it found fewer than k
-            results[place] = [
-                self._hit(int(row), float(score)) for row, score in zip(row_ids, row_scores, strict=True) if row >= 0
-            ]
+        texts = [queries[place] for place in asked]
+        wanted = k if self._reranker is None else min(max(k, self._rerank_depth), MAX_K)
+        ranked = self._rank(texts, wanted)
+        hits = [None if rows is None else [self._hit(row, score) for row, score in rows] for rows in ranked]
+        if self._reranker is not None:
+            hits = _reranked(self._reranker, texts, hits)
+        for place, found in zip(asked, hits, strict=True):
+            results[place] = None if found is None else found[:k]
         return results
+
+    def _rank(self, queries: list[str], k: int) -> list[Ranked | None]:
+        if len(self._searchers) == 1:
+            return self._searchers[0].rank(queries, k)
+        depth = min(max(k, FUSED_DEPTH), MAX_K)
+        both = zip(*(searcher.rank(queries, depth) for searcher in self._searchers), strict=True)
+        return [
+            None if any(ranking is None for ranking in rankings) else reciprocal_rank_fusion(list(rankings), k)
+            for rankings in both
+        ]
 
     def _hit(self, row: int, score: float) -> Hit:
         passage = self._store[row]
         return Hit(passage.id, score, passage.title, passage.text)
 
 
-def _same_spec(built: EncoderSpec, given: EncoderSpec, folder: Path) -> None:
-    """``path`` is compared through the weights' fingerprint: the same model may lie in another place."""
-    differing = [
-        f"encoder.{name}: built with {getattr(built, name)!r}, given {getattr(given, name)!r}"
-        for name in (field.name for field in fields(EncoderSpec))
-        if name != "path" and getattr(built, name) != getattr(given, name)
+def _reranked(reranker: PairScorer, queries: list[str], hits: list[list[Hit] | None]) -> list[list[Hit] | None]:
+    """The hits of each query, ordered by the cross-encoder; all pairs of a batch are scored at once."""
+    pairs = [
+        (query, f"{hit.title}\n{hit.text}" if hit.title else hit.text)
+        for query, found in zip(queries, hits, strict=True)
+        for hit in found or []
     ]
-    if differing:
-        raise IndexMismatch(
-            f"index {folder} was built with another encoder ({'; '.join(differing)}); leave the encoder out "
-            "to use the index's own, or build the index again"
-        )
+    scores = iter(np.asarray(reranker.score(pairs), dtype=float).tolist() if pairs else [])
+    ordered: list[list[Hit] | None] = []
+    for found in hits:
+        if found is None:
+            ordered.append(None)
+            continue
+        scored = [Hit(hit.id, next(scores), hit.title, hit.text) for hit in found]
+        ordered.append(sorted(scored, key=lambda hit: -hit.score))
+    return ordered

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -43,6 +44,7 @@ class HashedWordsEncoder:
         return np.sum([_word_vector(word, self.dims) for word in words], axis=0)
 
 
+@lru_cache(maxsize=1 << 16)
 def _word_vector(word: str, dims: int) -> np.ndarray:
     seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:8], "little")
     return np.random.default_rng(seed).standard_normal(dims)

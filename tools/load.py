@@ -30,11 +30,24 @@ def load_tools(
     return [starters[name]() for name in names]
 
 
-def _search(index: str, *, max_top_k: int = 100, max_query_chars: int = 2000) -> HostedTool:
+def _search(
+    index: str,
+    *,
+    max_top_k: int = 100,
+    max_query_chars: int = 2000,
+    rerank: str | None = None,
+    **how: Any,
+) -> HostedTool:
+    """``how``: the settings of `Retriever.open` (mode, mmap, rerank_depth)."""
     from retrieval_index.retriever import Retriever
     from tools.search import SearchTool
 
-    retriever = Retriever.open(index)
+    reranker = None
+    if rerank is not None:
+        from retrieval_index.rerank import CrossEncoderScorer
+
+        reranker = CrossEncoderScorer(rerank)
+    retriever = Retriever.open(index, reranker=reranker, **how)
     tool = SearchTool(retriever, default_top_k=min(3, max_top_k), max_top_k=max_top_k, max_query_chars=max_query_chars)
     retriever.search(["warm up"], 1)  # the first search of a process is slow, nobody should wait for it
     return tool

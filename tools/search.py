@@ -125,7 +125,8 @@ class SearchTool:
             "dims": manifest.dims,
             "corpus": manifest.corpus,
             "corpus_sha256": manifest.corpus_sha256,
-            "encoder": manifest.encoder.path,
+            "encoder": manifest.encoder.path if manifest.encoder is not None else None,
+            "mode": self._retriever.mode,
             "manifest_sha256": self._retriever.manifest_sha,
         }
 

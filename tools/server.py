@@ -90,6 +90,10 @@ def serve(
     max_top_k: int = 100,
     max_query_chars: int = 2000,
     cache_entries: int = 10_000,
+    mode: str | None = None,
+    mmap: bool = False,
+    rerank: str | None = None,
+    rerank_depth: int = 50,
     python: dict[str, Any] | None = None,
     sql: dict[str, Any] | None = None,
     say: Callable[[str], None] | None = None,
@@ -116,7 +120,8 @@ def serve(
         _check_search(index, max_top_k)
     listening = bind(host, port)
     url = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
-    search = {"max_top_k": max_top_k, "max_query_chars": max_query_chars}
+    search: dict[str, Any] = {"max_top_k": max_top_k, "max_query_chars": max_query_chars}
+    search |= {"mode": mode, "mmap": mmap, "rerank": rerank, "rerank_depth": rerank_depth}
 
     def when_loaded(loaded: ToolHost) -> None:
         if loaded.state == "failed":
@@ -238,6 +243,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--max-top-k", type=_positive, default=100)
     parser.add_argument("--max-query-chars", type=_positive, default=2000)
     parser.add_argument("--cache-entries", type=int, default=10_000, help="answers kept; 0 keeps none")
+    parser.add_argument("--mode", choices=["dense", "bm25", "hybrid"], help="by default what the index has")
+    parser.add_argument("--mmap", action="store_true", help="leave the vectors on disk")
+    parser.add_argument("--rerank", help="a cross-encoder (folder or hub id) that orders the first hits anew")
+    parser.add_argument("--rerank-depth", type=_positive, default=50)
     parser.add_argument("--python", type=_record, help="settings of the python tool: '{\"timeout_s\": 5}'")
     parser.add_argument("--sql", type=_record, help='settings of the sql tool: \'{"databases": {"main": "x.db"}}\'')
     options = vars(parser.parse_args(arguments))

@@ -11,7 +11,7 @@ from agent_rl.config.faults import Fault, nearest, show
 from agent_rl.config.installed_tasks import installed_tasks
 
 # These groups also take a path, a hub id or (task) module:Class in place of a preset: it becomes the section's `path`.
-PATH_GROUPS = {"model": "hub", "encoder": None, "corpus": "jsonl", "task": "plugin"}
+PATH_GROUPS = {"model": "hub", "encoder": None, "corpus": "file", "task": "plugin"}
 _LOOKS_LIKE_PATH = re.compile(r"[/\\]|^[.~]|\.(jsonl|gz|zst|json|tsv|parquet)$|\w:[A-Za-z_]\w*$")
 
 

@@ -176,9 +176,9 @@ def test_paths_and_hub_ids_stand_for_a_preset(tmp_path: Path) -> None:
     assert compose("train", ["model=Qwen/Qwen2.5-3B"]).model.path == "Qwen/Qwen2.5-3B"
     assert compose("train", [f"model={tmp_path}"]).model.path == str(tmp_path)
     built = compose("build-index", ["corpus=my.jsonl", "encoder=./e5"])
-    assert (built.corpus.kind, built.corpus.path, built.encoder.path) == ("jsonl", "my.jsonl", "./e5")
+    assert (built.corpus.kind, built.corpus.path, built.encoder.path) == ("file", "my.jsonl", "./e5")
     assert "no such preset; did you mean e5_base_v2?" in faults("build-index", "encoder=e5_base")
-    assert "corpus.path: needs a value" in faults("build-index", "corpus=jsonl")
+    assert "corpus.path: needs a value" in faults("build-index", "corpus=file")
 
 
 def test_null_lists_and_quoted_text_go_through() -> None:

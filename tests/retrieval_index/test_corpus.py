@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval_index.corpus import Passage, PassageStore, read_jsonl, split_contents, write_store
+from retrieval_index.corpus import Passage, PassageStore, split_contents, write_store
 from retrieval_index.errors import CorpusError, IndexIncomplete
+from retrieval_index.readers import read_corpus
 
 LIMA = {"id": "a", "contents": '"Lima"\nLima is the capital of Peru.'}
 QUITO = {"id": 7, "title": "Quito", "text": "Quito is the capital of Ecuador."}
@@ -24,7 +25,7 @@ def _lines(*rows: dict) -> bytes:
 def test_both_shapes_are_read(tmp_path):
     path = tmp_path / "c.jsonl"
     path.write_bytes(_lines(LIMA, QUITO))
-    assert list(read_jsonl(path)) == [
+    assert list(read_corpus(path)) == [
         Passage("a", "Lima", "Lima is the capital of Peru."),
         Passage("7", "Quito", "Quito is the capital of Ecuador."),
     ]
@@ -35,7 +36,7 @@ def test_bom_crlf_and_blank_lines_shift_nothing(tmp_path):
     plain.write_bytes(_lines(LIMA, QUITO))
     messy.write_bytes(b"\xef\xbb\xbf\r\n" + _lines(LIMA).replace(b"\n", b"\r\n") + b"  \r\n\n" + _lines(QUITO))
     zipped.write_bytes(gzip.compress(messy.read_bytes()))
-    assert list(read_jsonl(plain)) == list(read_jsonl(messy)) == list(read_jsonl(zipped))
+    assert list(read_corpus(plain)) == list(read_corpus(messy)) == list(read_corpus(zipped))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_a_bad_line_is_named_by_file_line_and_key(tmp_path, line, says):
     path = tmp_path / "c.jsonl"
     path.write_bytes(_lines(LIMA) + b"\n" + line + b"\n")
     with pytest.raises(CorpusError) as caught:
-        list(read_jsonl(path))
+        list(read_corpus(path))
     assert f"{path}:3" in str(caught.value)
     assert says in str(caught.value)
 
@@ -68,7 +69,7 @@ def test_a_gzip_file_cut_short_is_an_error(tmp_path):
     path = tmp_path / "c.jsonl.gz"
     path.write_bytes(gzip.compress(_lines(*({"id": i, "text": "t" * 50} for i in range(500))))[:-20])
     with pytest.raises(CorpusError, match="not a whole gzip"):
-        list(read_jsonl(path))
+        list(read_corpus(path))
 
 
 @given(st.lists(st.tuples(st.text(st.characters(exclude_categories=["Cs"])), st.text(min_size=1)), min_size=1))
@@ -123,8 +124,8 @@ def test_a_store_of_two_halves_is_refused(tmp_path):
 
 
 def test_real_passages_are_read(shared_data):
-    passages = list(read_jsonl(shared_data / "qa_multihop" / "corpus.jsonl"))
+    passages = list(read_corpus(shared_data / "qa_multihop" / "corpus.jsonl"))
     assert len(passages) == 17_851
     assert all(passage.title and passage.text for passage in passages)
-    first = next(read_jsonl(shared_data / "searchr1_runs" / "corpus_wiki18_retrieved.jsonl.gz"))
+    first = next(read_corpus(shared_data / "searchr1_runs" / "corpus_wiki18_retrieved.jsonl.gz"))
     assert first.title == "Citibank"

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from retrieval_index.builder import build_index
-from retrieval_index.corpus import Passage, read_jsonl
+from retrieval_index.corpus import Passage
 from retrieval_index.encoder import Encoder, EncoderSpec
 from retrieval_index.errors import EncoderError, IndexMismatch
 from retrieval_index.fetch import MINILM, is_fetched
+from retrieval_index.readers import read_corpus
 from retrieval_index.retriever import Retriever
 
 WORDS = ["amber", "birch", "cedar", "delta", "ember", "frost", "grove", "haven"]
@@ -110,7 +111,7 @@ def test_an_index_knows_its_model_by_the_weights(tiny, tmp_path):
 def test_minilm_finds_real_passages(shared_data, tmp_path):
     if not is_fetched(MINILM):
         pytest.skip("minilm is not in the cache; fetch it with `agent-rl fetch minilm`")
-    passages = itertools.islice(read_jsonl(shared_data / "qa_multihop" / "corpus.jsonl"), 300)
+    passages = itertools.islice(read_corpus(shared_data / "qa_multihop" / "corpus.jsonl"), 300)
     manifest = build_index(passages, EncoderSpec(), tmp_path / "i", progress=False)
     asked, found = manifest.card.self_retrieval
     assert found >= asked - 1

@@ -19,7 +19,7 @@ from agent_rl.config.schema.algo import (
 from agent_rl.config.schema.backend import BackendConfig, EmbeddedBackend, VerlBackend
 from agent_rl.config.schema.bench import BenchSandboxConfig
 from agent_rl.config.schema.evaluation import EvalConfig
-from agent_rl.config.schema.index import BuildIndexConfig, CorpusConfig, EncoderConfig, JsonlCorpus
+from agent_rl.config.schema.index import BuildIndexConfig, CorpusConfig, EncoderConfig, FileCorpus, IndexConfig
 from agent_rl.config.schema.model import LoraConfig, ModelConfig, SamplerConfig
 from agent_rl.config.schema.record import PathText, PositiveInt, Record
 from agent_rl.config.schema.rollout import RolloutConfig
@@ -49,9 +49,10 @@ __all__ = [
     "EmbeddedBackend",
     "EncoderConfig",
     "EvalConfig",
+    "FileCorpus",
     "FileList",
     "GroupFilterConfig",
-    "JsonlCorpus",
+    "IndexConfig",
     "JsonlData",
     "KKTask",
     "KLConfig",

@@ -30,6 +30,12 @@ class SearchToolConfig(Record):
     max_top_k: Annotated[int, Field(gt=0, le=2048)] = 100
     max_query_chars: PositiveInt = 2000
     cache_entries: NonNegativeInt = 10_000
+    mode: Literal["dense", "bm25", "hybrid"] | None = Field(
+        None, description="hybrid: both, by reciprocal rank fusion; null: dense where the index is, else bm25"
+    )
+    mmap: bool = Field(False, description="leave the vectors on disk: less memory, slower searches")
+    rerank: str | None = Field(None, description="a cross-encoder (folder or hub id) that orders the first hits anew")
+    rerank_depth: PositiveInt = Field(50, description="hits that the cross-encoder reads")
 
 
 class PythonToolConfig(Record):
