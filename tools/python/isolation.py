@@ -10,6 +10,7 @@ from typing import Literal
 
 from tools.python.forkserver import ForkServer, IsolationName, IsolationUnavailable
 from tools.python.limits import SandboxLimits
+from tools.python.namespaces import hidden_path, visible_paths
 
 Wanted = Literal["auto", "namespaces", "landlock", "none"]
 
@@ -71,6 +72,8 @@ def remedy(name: str) -> str:
     """What to change on this machine so that ``name`` works."""
     if name == "landlock":
         return _LANDLOCK
+    if hidden := hidden_path(visible_paths()):
+        return f"make the Python environment elsewhere than in {hidden}"
     wrong = [f"sysctl -w {key}={allows}" for key, forbids, allows in _SYSCTLS if _sysctl(key) == forbids]
     return " and ".join(wrong) or _CONTAINER
 

@@ -43,6 +43,11 @@ def visible_paths() -> list[str]:
     return [path for path in paths if not any(path.startswith(f"{other}/") for other in paths)]
 
 
+def hidden_path(paths: list[str]) -> str | None:
+    """The first of ``paths`` that lies below the sandbox's own folder, or None."""
+    return next((path for path in paths if path.startswith(f"{HOME}/")), None)
+
+
 class Namespaces:
     """Made by :meth:`enter` in the process that becomes the outer layer; :meth:`confine` runs in each fork of it."""
 
@@ -59,6 +64,8 @@ class Namespaces:
 
         ``proc`` is the host's /proc, opened; the new root has none. Raises OSError, in the child or in the caller.
         """
+        if hidden := hidden_path(visible_paths()):
+            raise OSError(1, f"the interpreter lies in {hidden}, which the sandbox's own {HOME} would hide")
         other_user = os.geteuid() == 0 and _is_mapped(NOBODY)
         ready, go = os.pipe(), os.pipe()
         helper = os.fork()

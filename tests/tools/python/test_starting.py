@@ -37,6 +37,9 @@ open("/proc/sys/user/max_user_namespaces", "w").write("0")
 # A kernel without Landlock: the call answers as an old kernel does.
 NO_LANDLOCK = """
 from tools.python import seccomp
+from tools.python.namespaces import hidden_path
+
+from .conftest import skip_unless_works
 kernel.set_process(kernel.PR_SET_NO_NEW_PRIVS, 1)
 seccomp.Filter([(0x20, 0, 0, 0), (0x15, 0, 1, 444), (0x06, 0, 0, 0x50026), (0x06, 0, 0, 0x7FFF0000)]).install()
 """
@@ -164,6 +167,7 @@ def test_an_unknown_architecture_has_no_filter_and_so_no_isolation() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["namespaces", "landlock"])
 def test_a_server_that_is_killed_leaves_nothing(isolation: str) -> None:
+    skip_unless_works(isolation)
     marker = f"agent-rl-orphan-{time.time_ns()}"
     with server(python=f'{{"preload": [], "isolation": "{isolation}", "timeout_s": 60}}') as (process, line):
         call(line, f"open('{marker}', 'w').close()", "s")
@@ -242,3 +246,9 @@ def test_the_probe_and_the_choice_agree() -> None:
     chosen = start_isolated("auto", SandboxLimits(), (), allow_unsafe=False)
     chosen.server.close()
     assert chosen.name == strongest
+
+
+def test_an_interpreter_that_the_sandboxs_own_folder_would_hide_is_seen() -> None:
+    """An environment below /tmp: the sandbox has a /tmp of its own, so its libraries would be gone."""
+    assert hidden_path(["/usr", "/tmp/somewhere/.venv"]) == "/tmp/somewhere/.venv"
+    assert hidden_path(["/usr", "/tmpfiles", "/home/me/.venv"]) is None
