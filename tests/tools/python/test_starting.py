@@ -19,8 +19,11 @@ import pytest
 from tools.python import seccomp
 from tools.python.isolation import PythonUnavailable, probe, start_isolated
 from tools.python.limits import SandboxLimits
+from tools.python.namespaces import hidden_path
 from tools.python.tool import PythonTool
 from tools.python.usage import family
+
+from .conftest import skip_unless_works
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -37,9 +40,6 @@ open("/proc/sys/user/max_user_namespaces", "w").write("0")
 # A kernel without Landlock: the call answers as an old kernel does.
 NO_LANDLOCK = """
 from tools.python import seccomp
-from tools.python.namespaces import hidden_path
-
-from .conftest import skip_unless_works
 kernel.set_process(kernel.PR_SET_NO_NEW_PRIVS, 1)
 seccomp.Filter([(0x20, 0, 0, 0), (0x15, 0, 1, 444), (0x06, 0, 0, 0x50026), (0x06, 0, 0, 0x7FFF0000)]).install()
 """
