@@ -72,9 +72,9 @@ def remedy(name: str) -> str:
     """What to change on this machine so that ``name`` works."""
     if name == "landlock":
         return _LANDLOCK
-    if hidden := hidden_path(visible_paths()):
-        return f"make the Python environment elsewhere than in {hidden}"
     wrong = [f"sysctl -w {key}={allows}" for key, forbids, allows in _SYSCTLS if _sysctl(key) == forbids]
+    if not wrong and (hidden := hidden_path(visible_paths())):
+        return f"make the Python environment elsewhere than in {hidden}"
     return " and ".join(wrong) or _CONTAINER
 
 

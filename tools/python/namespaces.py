@@ -64,8 +64,6 @@ class Namespaces:
 
         ``proc`` is the host's /proc, opened; the new root has none. Raises OSError, in the child or in the caller.
         """
-        if hidden := hidden_path(visible_paths()):
-            raise OSError(1, f"the interpreter lies in {hidden}, which the sandbox's own {HOME} would hide")
         other_user = os.geteuid() == 0 and _is_mapped(NOBODY)
         ready, go = os.pipe(), os.pipe()
         helper = os.fork()
@@ -152,6 +150,8 @@ def _map_users(process: str, other_user: bool) -> bool:
 
 def _build_root(paths: list[str]) -> None:
     """A root of its own: ``paths`` read-only at their places, a few devices, an empty /tmp."""
+    if hidden := hidden_path(paths):
+        raise OSError(1, f"the interpreter lies in {hidden}, which the sandbox's own {HOME} would hide")
     kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
     # sources are opened first: the new root is put together on /tmp, which may hide some of them
     sources = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in (*paths, *_DEVICES)]
