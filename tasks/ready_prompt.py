@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.base import Message, TaskDataError
+from tasks.base import Message, TaskDataError, TaskItem
 
 # How the chat templates in use begin: a prompt with one of these in front has had its template already.
 _TEMPLATE_STARTS = (
@@ -38,4 +38,21 @@ def ready_prompt(value: Any, where: str) -> list[Message]:
         messages.append({"role": role, "content": content})
     if len(messages) == 1 and messages[0]["content"].lstrip().startswith(_TEMPLATE_STARTS):
         return [{"role": "raw", "content": messages[0]["content"]}]
+    return messages
+
+
+def dataset_prompt(item: TaskItem) -> list[Message]:
+    """The prompt that an item's row brings along (``prompt=dataset``). Raises TaskDataError where it has none."""
+    if item.meta.get("prompt") is None:
+        raise TaskDataError(f"item {item.id!r} has no 'prompt', which task.prompt=dataset needs")
+    return ready_prompt(item.meta["prompt"], f"item {item.id!r}")
+
+
+def asked(item: TaskItem, ask: str | None, *, prefill_think: bool) -> list[Message]:
+    """``ask`` and the question in one user message, begun with ``<think>`` where wanted; None: the row's own prompt."""
+    if ask is None:
+        return dataset_prompt(item)
+    messages: list[Message] = [{"role": "user", "content": f"{ask}{item.question}\n"}]
+    if prefill_think:
+        messages.append({"role": "assistant", "content": "<think>"})
     return messages

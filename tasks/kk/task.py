@@ -11,7 +11,7 @@ from tasks.kk.data import GeneratedPuzzles, PuzzleFiles
 from tasks.kk.scoring import score_response
 from tasks.kk.statements import truth_table
 from tasks.kk.wording import identities, say
-from tasks.ready_prompt import ready_prompt
+from tasks.ready_prompt import asked
 from tasks.thoughts import opens_think
 from tasks.tool_use import teach_tools
 
@@ -69,14 +69,7 @@ class KKTask:
         return self._items(split)
 
     def messages(self, item: TaskItem) -> list[Message]:
-        if self._ask is None:
-            if "prompt" not in item.meta:
-                raise TaskDataError(f"item {item.id!r} has no 'prompt', which task.prompt=dataset needs")
-            return ready_prompt(item.meta["prompt"], f"item {item.id!r}")
-        messages: list[Message] = [{"role": "user", "content": self._ask + item.question + "\n"}]
-        if self._prefill:
-            messages.append({"role": "assistant", "content": "<think>"})
-        return messages
+        return asked(item, self._ask, prefill_think=self._prefill)
 
     def score(self, item: TaskItem, response_text: str) -> Score:
         prefilled = opens_think(self.messages(item))

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from tasks.base import Message, OracleTurn, Score, TaskDataError, TaskItem
-from tasks.ready_prompt import ready_prompt
+from tasks.ready_prompt import dataset_prompt
 from tasks.search.data import JsonlQuestions, MiniwikiQuestions, Questions
 from tasks.search.prompts import STYLES, TOOLS, render
 from tasks.search.scoring import (
@@ -87,9 +87,7 @@ class SearchTask:
 
     def messages(self, item: TaskItem) -> list[Message]:
         if self._prompt == "dataset":
-            if item.meta.get("prompt") is None:
-                raise TaskDataError(f"item {item.id!r} has no 'prompt', which task.prompt=dataset needs")
-            return ready_prompt(item.meta["prompt"], f"item {item.id!r}")
+            return dataset_prompt(item)
         return [{"role": "user", "content": render(self._prompt, item.question, self.tools)}]
 
     def score(self, item: TaskItem, response_text: str) -> Score:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -50,30 +50,31 @@ def resident_kb(pid: int) -> int:
     return int(status.partition("VmRSS:")[2].split()[0])
 
 
-def leftovers() -> set[str]:
+def leftovers(folder: Path) -> set[str]:
     """Private folders of sandboxes, as the server makes them where they have no file system of their own."""
-    return {str(path) for path in Path(tempfile.gettempdir()).glob("agent-rl-python-*/*")}
+    return {str(path) for path in folder.glob("agent-rl-python-*/*")}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["namespaces", "landlock"])
-def test_a_thousand_calls_leave_nothing_behind(isolation: str) -> None:
+def test_a_thousand_calls_leave_nothing_behind(isolation: str, tmp_path: Path) -> None:
     if (reason := probe()[isolation]) is not None:
         pytest.skip(f"this machine has no {isolation}: {reason}")
-    before_all = leftovers()
     settings = f'{{"isolation": "{isolation}", "timeout_s": 0.5, "preload": ["numpy"], "disk_mb": 16, "workers": 4}}'
     command = [sys.executable, "-m", "tools.server", "--tools", "python", "--port", "0", "--python", settings]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    # A temporary folder of its own: another server on this machine makes folders too.
+    own = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, cwd=ROOT, env=own, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         url = process.stdout.readline().split()[1]
         try:
-            _run(process.pid, url)
+            _run(process.pid, url, tmp_path)
         finally:
             process.terminate()
-    assert leftovers() - before_all == set()
+    assert leftovers(tmp_path) == set()
 
 
-def _run(server: int, url: str) -> None:
+def _run(server: int, url: str, folder: Path) -> None:
     draw = random.Random(0)
     with httpx.Client(base_url=url, trust_env=False, timeout=60) as http:
 
@@ -100,7 +101,7 @@ def _run(server: int, url: str) -> None:
         draw.shuffle(numbers)
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(call, range(60)))  # the first calls fill caches and pools
-            at_start, memory_at_start, folders_at_start = settled(), resident_kb(server), len(leftovers())
+            at_start, memory_at_start, folders_at_start = settled(), resident_kb(server), len(leftovers(folder))
             answered = list(pool.map(call, numbers))
         at_end = settled()
         wrong = [(wanted, text) for wanted, text in answered if wanted not in ("hostile", text)]
@@ -108,7 +109,7 @@ def _run(server: int, url: str) -> None:
         assert sum(wanted != "hostile" for wanted, _ in answered) == 666
         assert zombies(at_end) == []
         assert len(at_end) == len(at_start)
-        assert len(leftovers()) == folders_at_start
+        assert len(leftovers(folder)) == folders_at_start
         growth = resident_kb(server) / memory_at_start
         print(f"memory of the server: {memory_at_start} kB, then x {growth:.3f}")
         assert growth < 1.05
