@@ -25,7 +25,9 @@ def with_model(config: RunConfig, task: Task, path: str, work: Callable[[Rollout
             schemas = await check_tools(config, tools)  # before the model is loaded: the commonest mistake, shown early
             model, tokenizer = load_model(path, config.model)
             codec = make_codec(config, model, tokenizer, schemas)
-            sampler = HFSampler(model, codec, max_batch=config.sampler.max_batch)
+            sampler = HFSampler(
+                model, codec, max_batch=config.sampler.max_batch, kv_budget_mb=config.sampler.kv_budget_mb
+            )
             try:
                 temperature = config.rollout.temperature
                 return await work(make_spec(config, task, codec, sampler, tools, temperature=temperature))

@@ -1,7 +1,6 @@
-"""Attention with grouped queries, without repeating keys and values.
+"""The project's attention, as transformers calls it: one name, and what suits each use.
 
-Decoding: with one query token a row, the G query heads that share a key-value head can stand as G query
-positions: the same products, but the cache is read once instead of being copied G times.
+Sampling: ``packed_attention`` over the KV slab, for a pass that says whose tokens it holds.
 
 Training in bfloat16 on a CPU: two matrix products and a softmax, since the backward pass of torch's fused kernel is
 slow there, for the same error.
@@ -15,6 +14,8 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
+
+from agent_rl.samplers.packed import PackedPass, packed_attention
 
 NAME = "agent_rl_sdpa"
 # The plain products hold T x T scores of every head; beyond this length the fused kernel's memory matters more.
@@ -30,11 +31,19 @@ def grouped_query_attention(
     dropout: float = 0.0,
     scaling: float | None = None,
     is_causal: bool | None = None,
+    packed: PackedPass | None = None,
     **kwargs: object,
 ) -> tuple[torch.Tensor, None]:
-    """query [B, heads, T, D], key and value [B, kv_heads, N, D] -> [B, T, heads, D]."""
+    """query [B, heads, T, D], key and value [B, kv_heads, N, D] -> [B, T, heads, D].
+
+    With ``packed``, key and value are a layer of the KV slab, and B is 1.
+    """
     rows, heads, length, dim = query.shape
     groups = heads // key.shape[1]
+    if packed is not None:
+        return packed_attention(query, key, value, packed, scaling or dim**-0.5), None
+    if key.shape[0] != rows:
+        raise RuntimeError(f"{type(module).__name__} does not hand the sampler's pass on to its attention")
     if (
         attention_mask is None
         and query.requires_grad
@@ -44,23 +53,17 @@ def grouped_query_attention(
         and dropout == 0
     ):
         return _plain_causal(query, key, value, groups, scaling or dim**-0.5), None
-    if length != 1 or groups == 1 or attention_mask is None:
-        return sdpa_attention_forward(
-            module,
-            query,
-            key,
-            value,
-            attention_mask,
-            dropout=dropout,
-            scaling=scaling,
-            is_causal=is_causal,
-            **kwargs,
-        )
-    grouped = query.reshape(rows, key.shape[1], groups, dim)
-    out = torch.nn.functional.scaled_dot_product_attention(
-        grouped, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling
+    return sdpa_attention_forward(
+        module,
+        query,
+        key,
+        value,
+        attention_mask,
+        dropout=dropout,
+        scaling=scaling,
+        is_causal=is_causal,
+        **kwargs,
     )
-    return out.reshape(rows, 1, heads, dim), None
 
 
 def _plain_causal(

@@ -71,7 +71,9 @@ class Trainer:
         self.tokenizer, self.log = tokenizer, log
         self.objective = Objective(config.algo, config.rollout.max_response_tokens)
         self.codec = make_codec(config, policy.model, tokenizer, tool_schemas)
-        self.sampler: HFSampler = HFSampler(policy.model, self.codec, max_batch=config.sampler.max_batch)
+        self.sampler: HFSampler = HFSampler(
+            policy.model, self.codec, max_batch=config.sampler.max_batch, kv_budget_mb=config.sampler.kv_budget_mb
+        )
         self.metrics = MetricsLog(run_dir.path, config.logging, config.model_dump(mode="json"), log)
         self.alarm = CollapseAlarm(config.alarm) if config.alarm.enabled else None
         self.step = -1
@@ -238,6 +240,8 @@ class Trainer:
             "sampler/reused_tokens": float(stats.reused_tokens),
             "sampler/shared_prompt_tokens": float(stats.shared_prompt_tokens),
             "sampler/mean_batch": stats.decoded_tokens / max(stats.decode_passes, 1),
+            "rollout/kv_evictions": float(stats.kv_evictions),
+            "rollout/reprefilled_tokens": float(stats.reprefilled_tokens),
         }
 
     def _checkpoint(self) -> None:

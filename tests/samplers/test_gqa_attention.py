@@ -33,16 +33,6 @@ def plain(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: tor
     return (scores.masked_fill(~mask, -math.inf).softmax(-1) @ value).transpose(1, 2)
 
 
-@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 2), (6, 1), (3, 3)])
-def test_decoding_one_token_a_row(heads: int, kv_heads: int) -> None:
-    query, key, value = inputs(1, 9, heads, kv_heads, torch.float32)
-    lengths = torch.tensor([4, 10])
-    mask = (torch.arange(10)[None] < lengths[:, None])[:, None, None]
-    with torch.no_grad():
-        out, _ = grouped_query_attention(Layer(heads // kv_heads), query, key, value, mask, scaling=8**-0.5)
-    assert torch.allclose(out.double(), plain(query, key, value, mask), atol=1e-6)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 2), (3, 3)])
 def test_training_values_and_gradients(dtype: torch.dtype, heads: int, kv_heads: int) -> None:

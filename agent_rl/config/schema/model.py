@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from agent_rl.config.schema.record import (
+    NonNegativeInt,
     PositiveInt,
     Record,
 )
@@ -34,3 +35,8 @@ class ModelConfig(Record):
 class SamplerConfig(Record):
     kind: Literal["hf"] = "hf"
     max_batch: PositiveInt = Field(64, description="turns decoded together")
+    kv_budget_mb: NonNegativeInt = Field(
+        4096,
+        description="MiB for the KV caches of trajectories that wait for a tool, and of prompts; "
+        "beyond it they are dropped and prefilled again",
+    )
