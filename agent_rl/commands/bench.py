@@ -33,6 +33,17 @@ def add_parser(subparsers: Any) -> None:
         summary="calls of the python tool per second, with their latencies, beside bare subprocesses",
         examples=["agent-rl bench sandbox", "agent-rl bench sandbox calls=50 concurrency=[1,8] python.workers=4"],
     )
+    add_command(
+        kinds,
+        "rollout",
+        run=rollout,
+        composes="bench-rollout",
+        summary="two-turn search episodes per second, beside lockstep generation, and with tools of some latency",
+        examples=[
+            "agent-rl bench rollout",
+            "agent-rl bench rollout in_flight=[64] latencies_s=[] episodes=128 rounds=1",
+        ],
+    )
 
 
 def objective(args: argparse.Namespace) -> None:
@@ -49,3 +60,11 @@ def sandbox(args: argparse.Namespace) -> None:
     from agent_rl.bench.sandbox import bench_sandbox
 
     bench_sandbox(config)
+
+
+def rollout(args: argparse.Namespace) -> None:
+    config = composed(args)
+
+    from agent_rl.bench.rollout import bench_rollout
+
+    bench_rollout(config)

@@ -51,8 +51,8 @@ class _Joining:
 class HFSampler:
     """Sampler over a causal language model of transformers that lives in this process.
 
-    ``max_batch``: turns decoded together. ``kv_budget_mb``: MiB for the caches of trajectories that wait (for a tool, or
-    to be admitted) and of prompts; the running batch has its own.
+    ``max_batch``: turns decoded together. ``kv_budget_mb``: MiB for the caches of trajectories that wait for a tool
+    and of prompts; the running batch has its own.
     The model may be the one that is trained: ``policy_updated(version)`` after each change of its weights drops
     the caches that the old weights made. Nothing may be sampling at that moment (RuntimeError otherwise).
     Raises ConfigError for a model that it cannot serve (sliding windows, recurrent layers, another attention).
