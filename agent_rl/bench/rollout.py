@@ -50,7 +50,7 @@ def bench_rollout(config: BenchRolloutConfig, report: Report = print) -> list[Ce
         torch.set_num_threads(config.threads)
     tokenizer = AutoTokenizer.from_pretrained(resolve_model_path(config.model.path))
     episodes = Episodes(config, tokenizer)
-    engines = {name: ENGINES[name](config, episodes) for name in config.engines}
+    engines: dict[str, Engine] = {name: ENGINES[name](config, episodes) for name in config.engines}
     try:
         cells = _measure(config, engines, report)
     finally:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 # New tokens of one pass (more only where one turn alone has more): a longer pass is no faster for each token.
-PREFILL_TOKENS = 512
+PREFILL_TOKENS = 1024
 
 
 @dataclass(slots=True)
