@@ -83,7 +83,10 @@ def _measure(config: BenchRolloutConfig, engines: dict[str, Engine], report: Rep
                 whole = len(run.done) / (run.done[-1] - began)
                 full = _full_rate(run, in_flight)
                 cells.append(Cell(name, in_flight, latency_s, number, whole, full, spent, run.metrics))
-        report(f"round {number + 1} of {config.rounds} done")
+                report(
+                    f"round {number + 1}: {name}, {in_flight} in flight, tools of {latency_s:g} s: {whole:.2f} "
+                    f"trajectories/s, {spent:.3f} cpu s each"
+                )
     return cells
 
 
