@@ -79,9 +79,9 @@ def test_two_thousand_steps_leak_nothing() -> None:
     torch.set_num_threads(1)
     sampler = HFSampler(tiny_model(codec.vocabulary), codec, max_batch=8, kv_budget_mb=12 / 1024)
     tools, process = RoughTools(), psutil.Process()
-    limits = RolloutLimits(max_turns=2, max_turn_tokens=3, rollout_timeout_s=0.1)
+    limits = RolloutLimits(max_turns=2, max_turn_tokens=3, rollout_timeout_s=0.2)
     spec = RolloutSpec(task, TurnsEnd(sampler), tools, EveryTurnCalls(), codec, limits)
-    plan = GroupPlan(3, retries=1, max_in_flight=5)
+    plan = GroupPlan(2, retries=1, max_in_flight=5)
     seen: list[tuple[float, int, int, int]] = []
     evictions = failed = timeouts = 0
 
