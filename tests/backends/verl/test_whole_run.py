@@ -6,6 +6,8 @@ import json
 import re
 import signal
 import subprocess
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -128,7 +130,7 @@ def test_train_kill_resume(
     assert scored.returncode == 0, said
 
 
-def test_the_tool_server_dies_during_a_step(
+def test_the_tool_server_is_killed_during_a_step(
     tmp_path, serve, verl_settings, start_cli, to_arguments, metrics, trajectories
 ) -> None:
     """The step goes on without the trajectories that needed it: masked, in no group's statistics, counted."""
@@ -137,16 +139,26 @@ def test_the_tool_server_dies_during_a_step(
     values = verl_settings(
         run_dir,
         server.url,
-        tools={"call_timeout_s": 1.0},
+        tools={"call_timeout_s": 5.0},
         rollout={"retries": 0, "max_failed_fraction": 1.0},
         train={"steps": 50, "checkpoint_every_steps": 50},
     )
     child = start_cli("train", *to_arguments(values))
     read_until(child, "step 1/50")
     calls = tool.calls
-    tool.breaks = lambda call: tool.calls > calls + 4  # the first few of step 2 are answered, then it is dead
+
+    def kill() -> None:
+        while tool.calls <= calls + 4:  # the first few of step 2 are answered
+            time.sleep(0.001)
+        tool.gate.clear()
+        server.kill()
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
     read_until(child, "step 2/50")
-    tool.breaks = lambda call: False
+    killer.join()
+    serve(server.port)
+    read_until(child, "step 3/50")
     read_until(child, "step 3/50")
     # Ctrl-C: the step under way is finished, and a checkpoint written.
     child.send_signal(signal.SIGINT)
