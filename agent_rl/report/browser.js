@@ -1,6 +1,6 @@
 "use strict";
 // The trajectory browser. What a model wrote reaches the page as text nodes only.
-(async () => {
+const firstLook = (async () => { // done when a trajectory stands on the page
   const list = document.getElementById("list");
   if (!list) return;
   const shown = document.getElementById("shown"), found = document.getElementById("found");
@@ -111,12 +111,11 @@
     const columns = element("div", undefined, "columns");
     for (const view of views) {
       const column = element("div", undefined, "column");
-      if (views.length > 1) {
-        const { sample, reward, answer, stop } = view.row;
-        column.append(element("p", `sample ${sample} · reward ${number(reward)} · ${answer ?? "no answer"} · ${stop}`, "note"));
-        if (view.row !== row) column.append(Transcript.verdict(view.details));
-      }
+      const { sample, reward, answer, stop } = view.row;
+      const about = `sample ${sample} · reward ${number(reward)} · ${answer ?? "no answer"} · ${stop}`;
+      if (views.length > 1) column.append(element("p", about, "note"));
       column.append(view.box);
+      if (view.row !== row) column.append(Transcript.verdict(view.details));
       columns.append(column);
     }
     shown.replaceChildren(

@@ -41,15 +41,15 @@
     return [faint, { ...made, y: smoothed(trace.y, factor) }];
   }
 
-  // Plotly is most of the page's bytes. It comes as an element, since the page's policy lets no text be evaluated.
+  // Plotly is most of the page's bytes, and slow to start: it waits until there is something to read.
   let plotly = null;
-  function loadPlotly() {
-    plotly ??= unpack(document.getElementById("plotly")).then((source) => {
-      const script = document.createElement("script");
-      script.textContent = source;
-      document.head.append(script);
-    });
-    return plotly;
+  async function startPlotly() {
+    const source = await unpack(document.getElementById("plotly"));
+    await firstLook.catch(() => {}); // its own error is in the console
+    await new Promise((painted) => requestAnimationFrame(() => setTimeout(painted)));
+    const script = document.createElement("script"); // the page's policy lets no text be evaluated
+    script.textContent = source;
+    document.head.append(script);
   }
 
   function draw(place) {
@@ -78,7 +78,7 @@
   const watcher = new IntersectionObserver(async (entries) => {
     const near = entries.filter((entry) => entry.isIntersecting).map((entry) => entry.target);
     near.forEach((place) => watcher.unobserve(place));
-    if (near.length) await loadPlotly();
+    if (near.length) await (plotly ??= startPlotly());
     for (const place of near) {
       drawn.add(place);
       requestIdleCallback(() => draw(place), { timeout: 300 });

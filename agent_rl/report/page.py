@@ -117,7 +117,7 @@ def _render(runs: Sequence[RunData], steps: tuple[int, int] | None, live: str) -
     )
 
 
-_SCRIPTS = ("unpack.js", "charts.js", "colours.js", "transcript.js", "browser.js")  # a later one uses the earlier
+_SCRIPTS = ("unpack.js", "colours.js", "transcript.js", "browser.js", "charts.js")  # a later one uses the earlier
 _TABLES_BYTES = 600_000  # room for the tables, the configurations and the figures of the weights
 
 
