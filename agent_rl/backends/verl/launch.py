@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from agent_rl.backends.verl import signals
-from agent_rl.backends.verl.codec import codec_of, load_model_config
 from agent_rl.backends.verl.dataset import AGENT, export_dataset
 from agent_rl.backends.verl.environment import check_environment
 from agent_rl.backends.verl.memory import check_memory, count_parameters, memory_need
@@ -22,6 +21,7 @@ from agent_rl.config.schema import RunConfig, VerlBackend
 from agent_rl.errors import AgentRLError, TrainingError, UsageError
 from agent_rl.models import resolve_model_path
 from agent_rl.rollout.assemble import make_task, start_tools
+from agent_rl.rollout.distant_codec import codec_of, load_model_config
 from agent_rl.train.checkpoint import find_checkpoints, pin_checkpoints
 from agent_rl.train.launch import check_server, warmup
 from agent_rl.train.order import ItemOrder, usable_items

@@ -20,10 +20,11 @@ from agent_rl.config.schema.backend import BackendConfig, EmbeddedBackend, VerlB
 from agent_rl.config.schema.bench import BenchReportConfig, BenchSandboxConfig
 from agent_rl.config.schema.evaluation import EvalConfig
 from agent_rl.config.schema.index import BuildIndexConfig, CorpusConfig, EncoderConfig, FileCorpus, IndexConfig
-from agent_rl.config.schema.model import LoraConfig, ModelConfig, SamplerConfig
+from agent_rl.config.schema.model import HFSamplerConfig, LoraConfig, ModelConfig
 from agent_rl.config.schema.record import PathText, PositiveInt, Record
 from agent_rl.config.schema.rollout import RolloutConfig
 from agent_rl.config.schema.run import LoggingConfig, RunConfig
+from agent_rl.config.schema.sampler import RemoteSamplerConfig, SamplerConfig, VLLMSamplerConfig
 from agent_rl.config.schema.serve import PythonToolConfig, SearchToolConfig, ServeToolsConfig, SqlToolConfig
 from agent_rl.config.schema.tasks import (
     FileList,
@@ -53,6 +54,7 @@ __all__ = [
     "FileCorpus",
     "FileList",
     "GroupFilterConfig",
+    "HFSamplerConfig",
     "IndexConfig",
     "JsonlData",
     "KKTask",
@@ -70,6 +72,7 @@ __all__ = [
     "PositiveInt",
     "PythonToolConfig",
     "Record",
+    "RemoteSamplerConfig",
     "PluginTask",
     "RolloutConfig",
     "RunConfig",
@@ -83,6 +86,7 @@ __all__ = [
     "TokenWeightConfig",
     "ToolsConfig",
     "TrainConfig",
+    "VLLMSamplerConfig",
     "VerlBackend",
     "WarmupConfig",
 ]
