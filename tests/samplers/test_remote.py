@@ -222,9 +222,7 @@ def said(text: str | None, finish: str = "stop") -> dict[str, Any]:
     return {"choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": finish}]}
 
 
-def test_conversation_of_turns_and_observations(
-    served: Served, ask: Callable[..., Any], chat_codec: ChatCodec
-) -> None:
+def test_conversation_of_turns_and_observations(served: Served, ask: Callable[..., Any], chat_codec: ChatCodec) -> None:
     texts = ["I look. <search> who", "<answer> Ann"]
     served.answer = lambda path, body: said(texts.pop(0))
     prompt = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who?"}]

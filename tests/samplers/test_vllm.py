@@ -19,7 +19,12 @@ from agent_rl.testing import tiny_model
 
 INSTALLED = importlib.util.find_spec("vllm") is not None
 needs_vllm = pytest.mark.skipif(not INSTALLED, reason="vLLM is not installed here: make test-vllm")
-PROMPTS = ["Who wrote it?", "The capital of France is", "Search, then answer.\nQuestion: Where was she born?", "1, 2, 3"]
+PROMPTS = [
+    "Who wrote it?",
+    "The capital of France is",
+    "Search, then answer.\nQuestion: Where was she born?",
+    "1, 2, 3",
+]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24)
 
 
@@ -179,7 +184,9 @@ def test_cancelled_turn_leaves_and_a_policy_cannot_change_under_one(sampler: Any
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        turn = await sampler.sample(codec.encode(PROMPTS[0]), SamplingParams(temperature=0.0, max_tokens=3), session="b")
+        turn = await sampler.sample(
+            codec.encode(PROMPTS[0]), SamplingParams(temperature=0.0, max_tokens=3), session="b"
+        )
         assert 1 <= len(turn.ids) <= 3
         with pytest.raises(SamplerError, match="512"):
             await sampler.sample(codec.encode("long " * 600), GREEDY, session="c")
@@ -211,3 +218,62 @@ def test_samplers_that_cannot_follow_a_policy_are_refused(values: dict[str, Any]
     with pytest.raises(ConfigError, match=message):
         check_trainable(RunConfig.model_validate(values))
     check_trainable(RunConfig())
+
+
+@needs_vllm
+@pytest.mark.slow
+def test_served_model_is_sampled_from_over_http(smollm: Path, policy: Any, codec: Any, tmp_path: Path) -> None:
+    """vLLM's own OpenAI-compatible server through the remote sampler: the same ids as in process."""
+    import os
+    import socket
+    import subprocess
+    import sys
+
+    from agent_rl.config.schema import RemoteSamplerConfig
+    from agent_rl.samplers.http import ModelServer
+    from agent_rl.samplers.remote import RemoteSampler
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(smollm), "--port", str(port)]
+    command += ["--dtype", "float32", "--enforce-eager", "--max-model-len", "512", "--served-model-name", "smollm"]
+    log = (tmp_path / "server.log").open("w")
+    environment = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1"}
+    server = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+    prompts = [codec.encode(text) for text in PROMPTS]
+    said = greedy(policy, prompts[1], codec.eos_id)
+    word = codec.decode(said[5:6]).strip()
+
+    async def ask() -> list[SampledTurn]:
+        opened = ModelServer(RemoteSamplerConfig(url=f"http://127.0.0.1:{port}", retries=0))
+        try:
+            async with asyncio.timeout(200):
+                while True:
+                    try:
+                        name = await opened.model_name()
+                        break
+                    except ValueError:
+                        assert server.poll() is None, (tmp_path / "server.log").read_text()[-3000:]
+                        await asyncio.sleep(1)
+                sampler = RemoteSampler(opened, codec, name)
+                await sampler.check()
+                stop = SamplingParams(temperature=0.0, max_tokens=24, stop_strings=("@@never", word))
+                plain = [sampler.sample(ids, GREEDY, session="s") for ids in prompts]
+                return await asyncio.gather(*plain, sampler.sample(prompts[1], stop, session="s"))
+        finally:
+            await opened.aclose()
+
+    try:
+        *turns, stopped = asyncio.run(ask())
+    finally:
+        os.killpg(server.pid, 9)
+        server.wait()
+        log.close()
+    for ids, turn in zip(prompts, turns, strict=True):
+        assert turn.ids == greedy(policy, ids, codec.eos_id)
+        assert turn.logprobs == pytest.approx(logprobs(policy, ids, turn.ids), abs=1e-3)
+    assert (stopped.finish, stopped.stop_string) == ("stop", word)
+    assert stopped.ids == said[: len(stopped.ids)]
+    assert word in codec.decode(stopped.ids)
+    assert word not in codec.decode(stopped.ids[:-1])
