@@ -221,6 +221,7 @@ class VLLMSampler:
             stop=list(turn.params.stop_strings),
             include_stop_str_in_output=True,
             stop_token_ids=sorted(self._codec.eos_ids),
+            ignore_eos=True,  # the codec knows every end token, vLLM the tokenizer's
             seed=turn.params.seed & 0x7FFFFFFF,  # it takes 32 bits
             logprobs=0,  # of the sampled token alone
         )
