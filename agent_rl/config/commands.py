@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from agent_rl.config.schema import (
+    BenchReportConfig,
     BenchRolloutConfig,
     BenchSandboxConfig,
     BuildIndexConfig,
@@ -109,6 +110,7 @@ COMMANDS: dict[str, tuple[str, type[Record]]] = {
     "bench-objective": ("train", BenchObjectiveCommand),
     "build-index": ("build_index", BuildIndexConfig),
     "serve-tools": ("serve_tools", ServeToolsConfig),
+    "bench-report": ("bench_report", BenchReportConfig),
     "bench-sandbox": ("bench_sandbox", BenchSandboxConfig),
     "bench-rollout": ("bench_rollout", BenchRolloutConfig),
 }

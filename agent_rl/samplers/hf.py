@@ -109,6 +109,9 @@ class HFSampler:
             self.version = version
             self._store.clear()
 
+    def release_memory(self) -> None:
+        """Nothing: the model is the policy's own, and caches of old weights go with ``policy_updated``."""
+
     def take_stats(self) -> SamplerStats:
         stats, self.stats = self.stats, SamplerStats()
         return stats

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from agent_rl.config.schema.model import ModelConfig, SamplerConfig
+from agent_rl.config.schema.model import HFSamplerConfig, ModelConfig
 from agent_rl.config.schema.record import NonNegativeInt, PathText, PositiveFloat, PositiveInt, Record
 from agent_rl.config.schema.serve import PythonToolConfig
 
@@ -21,6 +21,16 @@ class BenchSandboxConfig(Record):
     out: PathText | None = Field(None, description="file for the figures, as JSON")
 
 
+class BenchReportConfig(Record):
+    """`agent-rl bench report`."""
+
+    run_dir: PathText = Field("runs/demo", description="a run directory with trajectories, which are repeated")
+    steps: PositiveInt = 1000
+    trajectories_per_step: PositiveInt = 50
+    openings: PositiveInt = Field(5, description="times that the page is opened in a browser, where there is one")
+    out: PathText | None = Field(None, description="file for the figures, as JSON")
+
+
 RolloutEngine = Literal["hf", "lockstep"]
 
 
@@ -28,7 +38,7 @@ class BenchRolloutConfig(Record):
     """`agent-rl bench rollout`: two-turn search episodes of fixed lengths."""
 
     model: ModelConfig = ModelConfig()
-    sampler: SamplerConfig = SamplerConfig()
+    sampler: HFSamplerConfig = HFSamplerConfig()
     engines: Annotated[
         tuple[RolloutEngine, ...],
         Field(min_length=1, description="the first is compared with each of the others"),
