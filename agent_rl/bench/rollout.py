@@ -131,7 +131,11 @@ def _tables(config: BenchRolloutConfig, cells: Sequence[Cell], report: Report) -
         pairs = list(zip(of(ours, most, latency_s), of(ours, most, 0), strict=True))
         kept = [a.full_per_s / b.full_per_s for a, b in pairs if a.full_per_s and b.full_per_s]
         if kept:
-            report(f"{ours}, tools of {latency_s:g} s: {_ratio(kept)} of the rate without, all places taken")
+            spent = _ratio([b.cpu_s / a.cpu_s for a, b in pairs])
+            report(
+                f"{ours}, tools of {latency_s:g} s: {_ratio(kept)} of the rate without by the clock, all places taken; "
+                f"{spent} by processor time"
+            )
 
 
 def _ratio(values: Sequence[float]) -> str:

@@ -128,7 +128,7 @@ def test_two_updates_of_one_rollout(tmp_path, serve, settings, warm_folder, metr
         server.url,
         model={"path": str(warm_folder)},
         train={"updates_per_rollout": 2, "steps": 2, "drop_uniform_groups_from_batch": False},
-        sampler={"kv_budget_mb": 0},
+        sampler={"kind": "hf", "kv_budget_mb": 0},
     )
     go(values)
     for line in metrics(tmp_path / "run"):
