@@ -60,6 +60,18 @@ def test_a_draw_never_falls_beyond_the_end(uniform: float, seed: int) -> None:
     assert max(ids) < 40
 
 
+@pytest.mark.parametrize("size", [255, 256, 257, 1000])
+def test_a_draw_is_the_inverse_of_the_cumulative_distribution(size: int) -> None:
+    """Tokens are summed in blocks before they are searched; here there is one, just one, and several."""
+    logits = torch.randn(1, size, generator=torch.Generator().manual_seed(size)) * 2
+    cumulative = torch.softmax(logits[0].double(), dim=0).cumsum(0)
+    uniforms = [(n + 0.5) / 400 for n in range(400)]
+    ids, _ = draw(logits.expand(400, -1), [1.0] * 400, uniforms)
+    for uniform, token in zip(uniforms, ids, strict=True):
+        below = float(cumulative[token - 1]) if token else 0.0
+        assert below - 1e-5 <= uniform < float(cumulative[token]) + 1e-5
+
+
 def test_the_ends_of_the_unit_interval_are_the_ends_of_the_vocabulary() -> None:
     ids, _ = draw(torch.zeros(2, 7), [1.0, 1.0], [0.0, ALMOST_ONE])
     assert ids == [0, 6]
