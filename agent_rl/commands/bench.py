@@ -33,6 +33,18 @@ def add_parser(subparsers: Any) -> None:
         summary="calls of the python tool per second, with their latencies, beside bare subprocesses",
         examples=["agent-rl bench sandbox", "agent-rl bench sandbox calls=50 concurrency=[1,8] python.workers=4"],
     )
+    add_command(
+        kinds,
+        "train",
+        run=train,
+        composes="bench-train",
+        summary="the training step, in time and memory, beside the padded full-logits step (and TRL's)",
+        examples=[
+            "agent-rl bench train backend.threads=1",
+            "agent-rl bench train shared_prompts=true rounds=5 check=false",
+            "agent-rl bench train trl=venv-trl/bin/python",
+        ],
+    )
 
 
 def objective(args: argparse.Namespace) -> None:
@@ -49,3 +61,11 @@ def sandbox(args: argparse.Namespace) -> None:
     from agent_rl.bench.sandbox import bench_sandbox
 
     bench_sandbox(config)
+
+
+def train(args: argparse.Namespace) -> None:
+    config = composed(args)
+
+    from agent_rl.bench.train import bench_train
+
+    bench_train(config)

@@ -3,8 +3,7 @@
 Decoding: with one query token a row, the G query heads that share a key-value head can stand as G query
 positions: the same products, but the cache is read once instead of being copied G times.
 
-Training in bfloat16 on a CPU: two matrix products and a softmax, since the backward pass of torch's fused kernel is
-slow there, for the same error.
+Training: packed rows (agent_rl/train/packed_attention.py).
 
 All else goes to transformers' own SDPA attention.
 """
@@ -16,9 +15,9 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from agent_rl.train.packed_attention import Packing, packed_attention
+
 NAME = "agent_rl_sdpa"
-# The plain products hold T x T scores of every head; beyond this length the fused kernel's memory matters more.
-PLAIN_MAX_TOKENS = 1024
 
 
 def grouped_query_attention(
@@ -30,20 +29,14 @@ def grouped_query_attention(
     dropout: float = 0.0,
     scaling: float | None = None,
     is_causal: bool | None = None,
+    packing: Packing | None = None,
     **kwargs: object,
 ) -> tuple[torch.Tensor, None]:
     """query [B, heads, T, D], key and value [B, kv_heads, N, D] -> [B, T, heads, D]."""
     rows, heads, length, dim = query.shape
     groups = heads // key.shape[1]
-    if (
-        attention_mask is None
-        and query.requires_grad
-        and query.dtype is torch.bfloat16
-        and query.device.type == "cpu"
-        and 1 < length == key.shape[2] <= PLAIN_MAX_TOKENS
-        and dropout == 0
-    ):
-        return _plain_causal(query, key, value, groups, scaling or dim**-0.5), None
+    if packing is not None:
+        return packed_attention(query, key, value, packing, scaling=scaling or dim**-0.5, dropout=dropout), None
     if length != 1 or groups == 1 or attention_mask is None:
         return sdpa_attention_forward(
             module,
@@ -61,20 +54,6 @@ def grouped_query_attention(
         grouped, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling
     )
     return out.reshape(rows, 1, heads, dim), None
-
-
-def _plain_causal(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, groups: int, scaling: float
-) -> torch.Tensor:
-    """Causal attention as matrix products; the scores of the G query heads of a key-value head are one matrix."""
-    rows, heads, length, dim = query.shape
-    kv_heads = key.shape[1]
-    stacked = query.reshape(rows, kv_heads, groups * length, dim)
-    scores = (stacked @ key.transpose(-1, -2)) * scaling
-    future = torch.ones(length, length, dtype=torch.bool, device=query.device).triu(1)
-    scores = scores.view(rows, kv_heads, groups, length, length).masked_fill(future, float("-inf"))
-    weights = torch.softmax(scores, dim=-1).view(rows, kv_heads, groups * length, length)
-    return (weights @ value).view(rows, heads, length, dim).transpose(1, 2)
 
 
 def register() -> str:

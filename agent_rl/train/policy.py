@@ -167,6 +167,14 @@ class Policy:
             gradient.zero_()
         return norm
 
+    def gradients(self) -> dict[str, Tensor]:
+        """What has been summed for the next optimiser step, float32, by parameter; not copied."""
+        return {
+            name: master.grad
+            for (name, _), master in zip(self._named, self._masters, strict=True)
+            if master.grad is not None
+        }
+
     @torch.no_grad()
     def _write_back(self) -> None:
         for (_, parameter), master in zip(self._named, self._masters, strict=True):

@@ -27,7 +27,7 @@ def run(policy, algo, sequences, cut=SETTINGS, **kwargs):
     step = policy.step
 
     def spy(lr: float) -> float:
-        seen.update({n: m.grad.clone() for (n, _), m in zip(policy._named, policy._masters, strict=True)})
+        seen.update({name: gradient.clone() for name, gradient in policy.gradients().items()})
         return step(lr)
 
     policy.step = spy
@@ -108,9 +108,9 @@ def test_tokens_after_the_end_of_a_sequence_are_padding(make_policy, make_sequen
 
 def test_masked_tokens_pull_at_nothing(make_policy, make_sequences, grpo) -> None:
     """Untrained rows of the output layer get the gradient that the trained positions alone give them."""
-    policy, sequences = make_policy(), make_sequences(3)
+    policy, sequences = make_policy(dtype=torch.float64), make_sequences(3)
     _, gradients = run(policy, grpo(), sequences)
-    expected = make_policy()
+    expected = make_policy(dtype=torch.float64)
     total = sum(sequence.trained for sequence in sequences)
     for sequence in sequences:
         logits = expected.model(input_ids=torch.tensor([sequence.ids])).logits[0]

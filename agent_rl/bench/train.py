@@ -1,0 +1,141 @@
+"""`agent-rl bench train`: our training step beside the padded full-logits step, each in a fresh process, in turns."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from agent_rl.config.commands import BenchTrainCommand, run_config
+from agent_rl.errors import TrainingError
+
+TRL_SCRIPT = Path(__file__).with_name("trl_step.py")
+
+VOCABULARY = 32_000  # a model with fewer tokens is given each id modulo its own
+
+Sequences = list[dict[str, Any]]
+
+
+def bench_train(command: BenchTrainCommand, report: Callable[[str], None] = print) -> dict[str, Any]:
+    """Measure, report, and write ``command.out`` (JSON) where it is given.
+
+    Raises TrainingError where a measured process fails.
+    """
+    batch = uneven_sequences(command, command.sequences)
+    longer = uneven_sequences(command, command.sequences * command.scale)
+    tokens, trained = sum(len(one["ids"]) for one in batch), sum(sum(one["mask"]) for one in batch)
+    shared = f", one prompt for each {command.rollout.group_size} of them" if command.shared_prompts else ""
+    report(
+        f"{len(batch)} sequences of {command.min_tokens} to {command.max_tokens} tokens, {trained} of {tokens} tokens "
+        f"trained{shared}"
+    )
+    found: dict[str, Any] = {"tokens": tokens, "trained": trained}
+    if command.check:
+        found["check"] = check = compare_gradients(command, batch)
+        report(
+            f"float32, ours against plain: loss {check['loss']:.1e}, gradient {check['gradient']:.1e}, worst parameter "
+            f"{check['worst']:.1e} (relative differences)"
+        )
+    jobs: dict[str, tuple[str, Sequences]] = {"ours": ("ours", batch), "plain": ("plain", batch)}
+    if command.scale > 1:
+        jobs[f"ours, {command.scale} x tokens"] = ("ours", longer)
+    if command.trl is not None:
+        jobs["TRL"] = ("trl", batch)
+    rounds: dict[str, list[dict[str, float]]] = {name: [] for name in jobs}
+    for index in range(command.rounds):
+        for name in list(jobs)[:: -1 if index % 2 else 1]:
+            rounds[name].append(_measure(command, *jobs[name]))
+            one = rounds[name][-1]
+            report(
+                f"  round {index + 1}, {name}: {one['cpu_seconds']:.1f} s of processor time, {one['seconds']:.1f} s by "
+                f"the clock, peak {one['peak_mb'] / 1000:.2f} GB"
+            )
+    found["rounds"] = rounds
+    report("\n".join(_ratios(rounds)))
+    if command.out is not None:
+        Path(command.out).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return found
+
+
+def _ratios(rounds: dict[str, list[dict[str, float]]]) -> Iterator[str]:
+    """Each way over another, round by round: median and range."""
+
+    def ratio(one: str, other: str, key: str) -> str:
+        values = [a[key] / b[key] for a, b in zip(rounds[one], rounds[other], strict=True)]
+        return f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+    for name in rounds:
+        if name == "ours":
+            continue
+        one, other = (name, "ours") if name.startswith("ours") else ("ours", name)
+        yield f"{one} / {other}: time {ratio(one, other, 'cpu_seconds')}, peak memory {ratio(one, other, 'peak_mb')}"
+
+
+def uneven_sequences(command: BenchTrainCommand, count: int) -> Sequences:
+    """Two-turn search episodes of random tokens: prompt, query (trained), observation, answer (trained)."""
+    rng = random.Random(command.seed)
+    size = command.rollout.group_size
+    made: Sequences = []
+    prompt: list[int] = []
+    for index in range(count):
+        length = rng.randint(command.min_tokens, command.max_tokens)
+        trained = max(2, round(length * command.trained_fraction))
+        query = max(1, trained * 3 // 5)
+        if command.shared_prompts and index % size == 0:
+            prompt = [rng.randrange(VOCABULARY) for _ in range(command.min_tokens // 2)]
+        before = len(prompt) if command.shared_prompts else (length - trained) // 2
+        observation = max(0, length - trained - before)
+        mask = [0] * before + [1] * query + [0] * observation + [1] * (trained - query)
+        ids = [rng.randrange(VOCABULARY) for _ in mask]
+        if command.shared_prompts:
+            ids[:before] = prompt
+        made.append({"ids": ids, "mask": mask, "advantage": rng.choice([-1.0, 0.5, 1.5]), "group": index // size})
+    return made
+
+
+def compare_gradients(command: BenchTrainCommand, batch: Sequences) -> dict[str, float]:
+    """Relative differences of loss and gradients in float32: over all parameters, and of the worst one."""
+    from safetensors.torch import load_file
+
+    exact = command.model_copy(update={"model": command.model.model_copy(update={"dtype": "float32"})})
+    with tempfile.TemporaryDirectory() as folder:
+        files = {way: str(Path(folder, f"{way}.safetensors")) for way in ("ours", "plain")}
+        loss = {way: _measure(exact, way, batch, gradients=file)["loss"] for way, file in files.items()}
+        ours, plain = (load_file(file) for file in files.values())
+    differences = {name: float((ours[name] - plain[name]).norm()) for name in plain}
+    norms = {name: float(value.norm()) for name, value in plain.items()}
+    whole = sum(value**2 for value in differences.values()) ** 0.5 / sum(value**2 for value in norms.values()) ** 0.5
+    return {
+        "loss": abs(loss["ours"] - loss["plain"]) / abs(loss["plain"]),
+        "gradient": whole,
+        "worst": max(differences[name] / norms[name] for name in norms if norms[name] > 0),
+    }
+
+
+def _measure(
+    command: BenchTrainCommand, way: str, sequences: Sequences, *, gradients: str | None = None
+) -> dict[str, float]:
+    job = {
+        "way": way,
+        "config": run_config(command).model_dump(mode="json"),
+        "sequences": sequences,
+        "rows": command.plain_rows,
+        "gradients": gradients,
+    }
+    program = [sys.executable, "-m", "agent_rl.bench.train_worker"]
+    if way == "trl":
+        from agent_rl.models import resolve_model_path
+
+        job["model"] = resolve_model_path(command.model.path)
+        program = [str(command.trl), str(TRL_SCRIPT)]
+    done = subprocess.run(program, input=json.dumps(job), capture_output=True, text=True)
+    if done.returncode:
+        raise TrainingError(f"the measured process ({way}) ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    figures: dict[str, float] = json.loads(done.stdout)
+    return figures
