@@ -7,17 +7,16 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from agent_rl.config.commands import BenchTrainCommand, run_config
 from agent_rl.errors import TrainingError
+from tasks import miniwiki
 
 TRL_SCRIPT = Path(__file__).with_name("trl_step.py")
-
-VOCABULARY = 32_000  # a model with fewer tokens is given each id modulo its own
 
 Sequences = list[dict[str, Any]]
 
@@ -27,8 +26,9 @@ def bench_train(command: BenchTrainCommand, report: Callable[[str], None] = prin
 
     Raises TrainingError where a measured process fails.
     """
-    batch = uneven_sequences(command, command.sequences)
-    longer = uneven_sequences(command, command.sequences * command.scale)
+    text = encyclopedia(command.model.path)
+    batch = uneven_sequences(command, command.sequences, text)
+    longer = uneven_sequences(command, command.sequences * command.scale, text)
     tokens, trained = sum(len(one["ids"]) for one in batch), sum(sum(one["mask"]) for one in batch)
     shared = f", one prompt for each {command.rollout.group_size} of them" if command.shared_prompts else ""
     report(
@@ -77,26 +77,41 @@ def _ratios(rounds: dict[str, list[dict[str, float]]]) -> Iterator[str]:
         yield f"{one} / {other}: time {ratio(one, other, 'cpu_seconds')}, peak memory {ratio(one, other, 'peak_mb')}"
 
 
-def uneven_sequences(command: BenchTrainCommand, count: int) -> Sequences:
-    """Two-turn search episodes of random tokens: prompt, query (trained), observation, answer (trained)."""
+def uneven_sequences(command: BenchTrainCommand, count: int, text: Sequence[int]) -> Sequences:
+    """Two-turn search episodes: prompt, query (trained), observation, answer (trained); each a window of ``text``."""
     rng = random.Random(command.seed)
     size = command.rollout.group_size
+
+    def window(length: int) -> list[int]:
+        start = rng.randrange(len(text) - length)
+        return list(text[start : start + length])
+
     made: Sequences = []
     prompt: list[int] = []
     for index in range(count):
-        length = rng.randint(command.min_tokens, command.max_tokens)
+        # Log-uniform: of rollouts, many are short and few long.
+        length = round(command.min_tokens * (command.max_tokens / command.min_tokens) ** rng.random())
         trained = max(2, round(length * command.trained_fraction))
         query = max(1, trained * 3 // 5)
-        if command.shared_prompts and index % size == 0:
-            prompt = [rng.randrange(VOCABULARY) for _ in range(command.min_tokens // 2)]
-        before = len(prompt) if command.shared_prompts else (length - trained) // 2
-        observation = max(0, length - trained - before)
-        mask = [0] * before + [1] * query + [0] * observation + [1] * (trained - query)
-        ids = [rng.randrange(VOCABULARY) for _ in mask]
-        if command.shared_prompts:
-            ids[:before] = prompt
+        if not command.shared_prompts:
+            prompt = window((length - trained) // 2)
+        elif index % size == 0:
+            prompt = window(command.min_tokens // 2)
+        mask = [0] * len(prompt) + [1] * query + [0] * max(0, length - trained - len(prompt)) + [1] * (trained - query)
+        ids = prompt + window(len(mask) - len(prompt))
         made.append({"ids": ids, "mask": mask, "advantage": rng.choice([-1.0, 0.5, 1.5]), "group": index // size})
     return made
+
+
+def encyclopedia(model: str) -> list[int]:
+    """Token ids of the fictional encyclopedia: what models of language see is text, not random ids."""
+    from transformers import AutoTokenizer
+
+    from agent_rl.models import resolve_model_path
+
+    text = "\n".join(passage.text for passage in miniwiki.generate(0, 300).passages)
+    ids: list[int] = AutoTokenizer.from_pretrained(resolve_model_path(model))(text, add_special_tokens=False).input_ids
+    return ids
 
 
 def compare_gradients(command: BenchTrainCommand, batch: Sequences) -> dict[str, float]:

@@ -46,17 +46,7 @@ def work(job: dict[str, Any]) -> dict[str, float]:
             return plain_accumulate(policy, objective, sequences, rows=job["rows"], temperature=temperature)
         return accumulate(policy, objective, sequences, settings)["objective/loss"]
 
-    vocabulary = model.config.get_text_config().vocab_size
-    sequences = [
-        TrainSequence(
-            [token % vocabulary for token in one["ids"]],
-            one["mask"],
-            [0.0] * len(one["ids"]),
-            one["advantage"],
-            one["group"],
-        )
-        for one in job["sequences"]
-    ]
+    sequences = [TrainSequence(sampler_logprobs=[0.0] * len(one["ids"]), **one) for one in job["sequences"]]
     if job["gradients"] is not None:
         from safetensors.torch import save_file
 

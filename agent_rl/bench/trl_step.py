@@ -43,7 +43,6 @@ def work(job: dict) -> dict[str, float]:
     model.train()
     trainer.current_gradient_accumulation_steps = arguments.gradient_accumulation_steps
     trainer.create_optimizer()
-    vocabulary = model.config.get_text_config().vocab_size
     # Given batches in place of generated ones; all else is the trainer's own step.
     trainer._prepare_inputs = lambda batch: batch
 
@@ -51,7 +50,7 @@ def work(job: dict) -> dict[str, float]:
         total = 0.0
         items = torch.tensor(sum(sum(one["mask"]) for one in chosen))
         for start in range(0, len(chosen), rows):
-            batch = pad(chosen[start : start + rows], vocabulary, model.device) | {"num_items_in_batch": items}
+            batch = pad(chosen[start : start + rows], model.device) | {"num_items_in_batch": items}
             total += float(trainer.training_step(model, batch, items))
         torch.nn.utils.clip_grad_norm_(model.parameters(), arguments.max_grad_norm)
         trainer.optimizer.step()
@@ -70,14 +69,14 @@ def work(job: dict) -> dict[str, float]:
     }
 
 
-def pad(members: list[dict], vocabulary: int, device: torch.device) -> dict[str, torch.Tensor]:
+def pad(members: list[dict], device: torch.device) -> dict[str, torch.Tensor]:
     """Prompts padded on the left, responses on the right, as TRL does; tool tokens by ``tool_mask``."""
     splits = [member["mask"].index(1) for member in members]
     before = max(splits)
     after = max(len(member["ids"]) - split for member, split in zip(members, splits, strict=True))
     columns = {"prompt_ids": [], "prompt_mask": [], "completion_ids": [], "completion_mask": [], "tool_mask": []}
     for member, split in zip(members, splits, strict=True):
-        ids = [token % vocabulary for token in member["ids"]]
+        ids = member["ids"]
         left, right = before - split, after - (len(ids) - split)
         columns["prompt_ids"].append([0] * left + ids[:split])
         columns["prompt_mask"].append([0] * left + [1] * split)

@@ -81,26 +81,40 @@ class _TokenLogprob(torch.autograd.Function):
     """(log-probability, entropy, logit) of the targets, [N] each in float32 or wider, from logits [N, V].
 
     log p = z_t / T - logsumexp(z / T);  d log p / d z = (onehot_t - softmax(z / T)) / T. By hand, since autograd
-    would keep several float32 copies of the logits.
+    would keep several float32 copies of the logits; here they are wide a few rows at a time.
     """
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
         wide = torch.promote_types(logits.dtype, torch.float32)
+        normalisers, entropies = [], []
+        for piece in logits.split(_rows_at_once(logits)):
+            scaled = piece.to(wide) / temperature
+            highest = scaled.amax(dim=-1, keepdim=True)
+            powers = (scaled - highest).exp_()
+            total = powers.sum(dim=-1)
+            normaliser = highest[:, 0] + total.log()
+            normalisers.append(normaliser)
+            entropies.append(normaliser - torch.linalg.vecdot(powers, scaled) / total)
+        normaliser = torch.cat(normalisers)
         raw = logits.gather(1, targets[:, None])[:, 0].to(wide)
-        scaled = logits.to(wide) / temperature
-        normaliser = scaled.logsumexp(dim=-1)
-        logp = raw / temperature - normaliser
-        entropy = normaliser - torch.linalg.vecdot((scaled - normaliser[:, None]).exp_(), scaled)
+        entropy = torch.cat(entropies)
         ctx.save_for_backward(logits, targets, normaliser)
         ctx.temperature = temperature
         ctx.mark_non_differentiable(entropy, raw)
-        return logp, entropy, raw
+        return raw / temperature - normaliser, entropy, raw
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         logits, targets, normaliser = ctx.saved_tensors
-        pull = (grads[0] / ctx.temperature)[:, None]
-        grad = (logits.to(normaliser.dtype) / ctx.temperature).sub_(normaliser[:, None]).exp_().mul_(-pull)
-        grad.scatter_add_(1, targets[:, None], pull)
-        return grad.to(logits.dtype), None, None
+        pull, grad, rows = grads[0] / ctx.temperature, torch.empty_like(logits), _rows_at_once(logits)
+        columns = (grad, logits, normaliser[:, None], targets[:, None], pull[:, None])
+        for out, piece, high, target, by in zip(*(column.split(rows) for column in columns), strict=True):
+            slope = (piece.to(high.dtype) / ctx.temperature).sub_(high).exp_().mul_(-by)
+            out.copy_(slope.scatter_add_(1, target, by))
+        return grad, None, None
+
+
+def _rows_at_once(logits: Tensor) -> int:
+    """On a CPU as many rows as stay in its cache, which makes this several times as fast; elsewhere all."""
+    return max(1, 2**18 // logits.shape[1]) if logits.device.type == "cpu" else len(logits)

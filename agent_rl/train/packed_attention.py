@@ -28,7 +28,20 @@ class Packing:
     """The spans of one packed row, in order. ``layers`` counts the attention layers that went by them."""
 
     spans: Sequence[Span]
-    layers: int = field(default=0)
+    layers: int = 0
+    _hidden: dict[tuple[int, int, int], Tensor] = field(default_factory=dict)
+
+    def hides_the_future(self, groups: int, length: int, seen: int, like: Tensor) -> Tensor:
+        """What is added to scores [groups x length, seen]: 0, or -inf where a key comes after its query.
+
+        Every layer wants the same, so it is made once.
+        """
+        shape = (groups, length, seen)
+        if shape not in self._hidden:
+            future = torch.ones(length, seen, dtype=torch.bool, device=like.device).triu(seen - length + 1)
+            mask = torch.zeros(length, seen, dtype=like.dtype, device=like.device)
+            self._hidden[shape] = mask.masked_fill_(future, float("-inf")).repeat(groups, 1)
+        return self._hidden[shape]
 
 
 def packed_attention(
@@ -39,38 +52,38 @@ def packed_attention(
     lengths = [span.length for span in packing.spans]
     # split, not slices: the backward pass of each slice would fill a zero tensor of the whole row.
     queries, keys, values = (states[0].split(lengths, dim=1) for states in (query, key, value))
-    attend = _plain if query.device.type == "cpu" else _fused
     parts = []
     for index, span in enumerate(packing.spans):
-        own_query, own_key, own_value, before = queries[index], keys[index], values[index], 0
+        own_key, own_value = keys[index], values[index]
         if span.prefix is not None:
-            before = lengths[span.prefix]
             own_key = torch.cat((keys[span.prefix], own_key), dim=1)
             own_value = torch.cat((values[span.prefix], own_value), dim=1)
-        chosen = attend if own_key.shape[1] <= PLAIN_MAX_KEYS else _fused
-        parts.append(chosen(own_query, own_key, own_value, before, scaling, dropout))
+        if query.device.type == "cpu" and own_key.shape[1] <= PLAIN_MAX_KEYS:
+            parts.append(_plain(queries[index], own_key, own_value, packing, scaling, dropout))
+        else:
+            parts.append(_fused(queries[index], own_key, own_value, scaling, dropout))
     return torch.cat(parts, dim=1).transpose(0, 1)[None]
 
 
-def _plain(query: Tensor, key: Tensor, value: Tensor, before: int, scaling: float, dropout: float) -> Tensor:
+def _plain(query: Tensor, key: Tensor, value: Tensor, packing: Packing, scaling: float, dropout: float) -> Tensor:
     """Two matrix products and a softmax: on a CPU the backward pass of torch's fused kernel is slower, for the same
     error. The scores of the query heads that share a key-value head are one matrix.
 
-    query [heads, R, D], key and value [kv_heads, before + R, D] -> [heads, R, D].
+    query [heads, R, D], key and value [kv_heads, C, D], C - R of them before the queries -> [heads, R, D].
     """
     heads, length, dim = query.shape
     kv_heads, seen, _ = key.shape
     stacked = (query * scaling).reshape(kv_heads, -1, dim)
-    scores = (stacked @ key.transpose(-1, -2)).view(heads, length, seen)
-    future = torch.ones(length, seen, dtype=torch.bool, device=query.device).triu(before + 1)
-    weights = torch.softmax(scores.masked_fill_(future, float("-inf")), dim=-1)
+    mask = packing.hides_the_future(heads // kv_heads, length, seen, query)
+    weights = torch.softmax(torch.baddbmm(mask, stacked, key.transpose(-1, -2)), dim=-1)
     weights = torch.nn.functional.dropout(weights, dropout)
-    return (weights.view(kv_heads, -1, seen) @ value).view(heads, length, dim)
+    return (weights @ value).view(heads, length, dim)
 
 
-def _fused(query: Tensor, key: Tensor, value: Tensor, before: int, scaling: float, dropout: float) -> Tensor:
+def _fused(query: Tensor, key: Tensor, value: Tensor, scaling: float, dropout: float) -> Tensor:
     """torch's kernel. It aligns causal queries with the first keys, and only without a mask it is the fast one: so
-    the prefix has (unused) queries too."""
+    keys before the queries get (unused) queries too. Shapes as above."""
+    before = key.shape[1] - query.shape[1]
     if before:
         query = torch.cat((query.new_zeros(query.shape[0], before, query.shape[2]), query), dim=1)
     out = torch.nn.functional.scaled_dot_product_attention(
