@@ -110,7 +110,8 @@ def encyclopedia(model: str) -> list[int]:
     from agent_rl.models import resolve_model_path
 
     text = "\n".join(passage.text for passage in miniwiki.generate(0, 300).passages)
-    ids: list[int] = AutoTokenizer.from_pretrained(resolve_model_path(model))(text, add_special_tokens=False).input_ids
+    tokenizer = AutoTokenizer.from_pretrained(resolve_model_path(model))
+    ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False).input_ids
     return ids
 
 

@@ -29,7 +29,7 @@ def work(job: dict[str, Any]) -> dict[str, float]:
     model, _ = load_model(resolve_model_path(config.model.path), config.model)
     if job["way"] == "plain":
         model.set_attn_implementation("sdpa")
-    policy = Policy(model, config.model, config.train.optim)
+    policy = Policy(model, config.model, config.train.optim, compiled=config.train.compile)
     # A reference model costs each way the same; leaving it out makes differences weigh more.
     algo = config.algo.model_copy(update={"kl": config.algo.kl.model_copy(update={"beta": 0.0})})
     objective = Objective(algo, config.rollout.max_response_tokens)

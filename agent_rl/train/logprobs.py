@@ -31,14 +31,20 @@ class TokenLogprobs:
 
 
 def token_logprobs(
-    model: PreTrainedModel, batch: MicroBatch, *, temperature: float, chunk_tokens: int
+    model: PreTrainedModel,
+    batch: MicroBatch,
+    *,
+    temperature: float,
+    chunk_tokens: int,
+    decoder: torch.nn.Module | None = None,
 ) -> TokenLogprobs:
     """Run the decoder once, then the output layer at the trained positions only, ``chunk_tokens`` at a time.
 
     The logits of the last chunk are kept for the backward pass, which begins with it; those of the others are
-    computed again, so that at most ``chunk_tokens`` x V of them exist at once.
+    computed again, so that at most ``chunk_tokens`` x V of them exist at once. ``decoder``: the model's own by
+    default, or a compiled one.
     """
-    hidden = _hidden(model, batch).index_select(0, batch.predictors)
+    hidden = _hidden(model, decoder or model.get_decoder(), batch).index_select(0, batch.predictors)
     head = model.get_output_embeddings()
     starts = range(0, len(hidden), chunk_tokens)
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -53,10 +59,10 @@ def token_logprobs(
     return TokenLogprobs(logp, entropy, logit)
 
 
-def _hidden(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
+def _hidden(model: PreTrainedModel, decoder: torch.nn.Module, batch: MicroBatch) -> Tensor:
     """Hidden states [T, D] of the packed row. Raises ArtifactError where a layer would see across sequences."""
     packing = Packing(batch.spans)
-    out = model.get_decoder()(
+    out = decoder(
         input_ids=batch.input_ids[None],
         position_ids=batch.position_ids[None],
         # Of four dimensions, so transformers takes it for a finished mask and makes none of T x T; it is not read.

@@ -44,6 +44,7 @@ class Packing:
         return self._hidden[shape]
 
 
+@torch.compiler.disable  # its spans differ from row to row: a compiled one would be compiled for each
 def packed_attention(
     query: Tensor, key: Tensor, value: Tensor, packing: Packing, *, scaling: float, dropout: float
 ) -> Tensor:

@@ -27,6 +27,7 @@ _FREE_KEYS = (
     "train.keep_checkpoints",
     "train.save_trajectories_every_steps",
     "train.max_batch_tokens",
+    "train.compile",
     "train.logprob_chunk_tokens",
     "rollout.max_in_flight",
     "rollout.retries",

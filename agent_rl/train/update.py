@@ -141,7 +141,11 @@ def accumulate(
 
 def _logprobs(policy: Policy, batch: MicroBatch, settings: UpdateSettings) -> TokenLogprobs:
     return token_logprobs(
-        policy.model, batch, temperature=settings.temperature, chunk_tokens=settings.logprob_chunk_tokens
+        policy.model,
+        batch,
+        temperature=settings.temperature,
+        chunk_tokens=settings.logprob_chunk_tokens,
+        decoder=policy.decoder,
     )
 
 
