@@ -22,13 +22,19 @@ from agent_rl.train.update import UpdateSettings, accumulate
 
 
 def work(job: dict[str, Any]) -> dict[str, float]:
-    """``way`` (ours or plain) on ``sequences``; ``gradients``: a file for them, instead of an optimiser step."""
+    """``way`` (ours or plain) on ``sequences``.
+
+    With ``gradients``, a file, they are written there instead of an optimiser step, computed in ``exact`` (float64)
+    or in the configuration's dtype.
+    """
     config = RunConfig.model_validate(job["config"])
     if config.backend.kind == "embedded" and config.backend.threads:
         torch.set_num_threads(config.backend.threads)
     model, _ = load_model(resolve_model_path(config.model.path), config.model)
     if job["way"] == "plain":
         model.set_attn_implementation("sdpa")
+    if job["exact"]:
+        model = model.double()
     policy = Policy(model, config.model, config.train.optim, compiled=config.train.compile)
     # A reference model costs each way the same; leaving it out makes differences weigh more.
     algo = config.algo.model_copy(update={"kl": config.algo.kl.model_copy(update={"beta": 0.0})})

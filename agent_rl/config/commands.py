@@ -90,7 +90,7 @@ class BenchTrainCommand(RunConfig):
     shared_prompts: bool = Field(False, description="each group of rollout.group_size begins with one prompt")
     scale: PositiveInt = Field(4, description="also measure our step on so many times the sequences (1: no)")
     plain_rows: PositiveInt = Field(8, description="sequences in a micro-batch of the plain step")
-    check: bool = Field(True, description="compare loss and gradients of the two in float32 first")
+    check: bool = Field(True, description="first compare the gradients of the two, in float32, with exact ones")
     rounds: PositiveInt = 3
     trl: PathText | None = Field(None, description="a python with TRL: its GRPOTrainer's step is measured too")
     out: PathText | None = Field(None, description="file for the figures, as JSON")

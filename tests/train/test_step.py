@@ -17,7 +17,7 @@ SETTINGS = UpdateSettings(temperature=1.0, max_batch_tokens=10_000, logprob_chun
 
 @pytest.fixture
 def watch(make_policy):
-    """A policy with the number of sequences' worth of hidden states that each decoder pass began with."""
+    """A policy, and of each pass through its decoder whether it had gradients and how many tokens."""
 
     def make(**settings) -> SimpleNamespace:
         policy = make_policy(**settings)
