@@ -74,7 +74,13 @@ def pad(members: list[dict], device: torch.device) -> dict[str, torch.Tensor]:
     splits = [member["mask"].index(1) for member in members]
     before = max(splits)
     after = max(len(member["ids"]) - split for member, split in zip(members, splits, strict=True))
-    columns = {"prompt_ids": [], "prompt_mask": [], "completion_ids": [], "completion_mask": [], "tool_mask": []}
+    columns: dict[str, list] = {
+        "prompt_ids": [],
+        "prompt_mask": [],
+        "completion_ids": [],
+        "completion_mask": [],
+        "tool_mask": [],
+    }
     for member, split in zip(members, splits, strict=True):
         ids = member["ids"]
         left, right = before - split, after - (len(ids) - split)

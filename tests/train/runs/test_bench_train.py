@@ -29,9 +29,6 @@ def test_bench_train(tmp_path, model_folder, capsys) -> None:
     assert 0.2 < figures["trained"] / figures["tokens"] < 0.35
 
 
-def test_what_cannot_be_measured_is_said(tmp_path, model_folder, capsys) -> None:
+def test_lengths_out_of_order_are_refused(capsys) -> None:
     assert main(["bench", "train", "min_tokens=100", "max_tokens=50"]) == 2
     assert "max_tokens=50 is below min_tokens=100" in capsys.readouterr().err
-    words = [f"model.path={model_folder}", "check=false", "rounds=1", "sequences=4", "scale=1", "trl=/bin/false"]
-    assert main(["bench", "train", *words]) == 1
-    assert "the measured process (trl) ended with 1" in capsys.readouterr().err
