@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from agent_rl.config.schema import (
+    BenchReportConfig,
     BenchSandboxConfig,
     BuildIndexConfig,
     FileList,
@@ -131,6 +132,7 @@ COMMANDS: dict[str, tuple[str, type[Record]]] = {
     "bench-train": ("train", BenchTrainCommand),
     "build-index": ("build_index", BuildIndexConfig),
     "serve-tools": ("serve_tools", ServeToolsConfig),
+    "bench-report": ("bench_report", BenchReportConfig),
     "bench-sandbox": ("bench_sandbox", BenchSandboxConfig),
 }
 

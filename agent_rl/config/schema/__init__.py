@@ -17,13 +17,14 @@ from agent_rl.config.schema.algo import (
     TokenWeightConfig,
 )
 from agent_rl.config.schema.backend import BackendConfig, EmbeddedBackend, VerlBackend
-from agent_rl.config.schema.bench import BenchSandboxConfig
+from agent_rl.config.schema.bench import BenchReportConfig, BenchSandboxConfig
 from agent_rl.config.schema.evaluation import EvalConfig
 from agent_rl.config.schema.index import BuildIndexConfig, CorpusConfig, EncoderConfig, FileCorpus, IndexConfig
-from agent_rl.config.schema.model import LoraConfig, ModelConfig, SamplerConfig
+from agent_rl.config.schema.model import HFSamplerConfig, LoraConfig, ModelConfig
 from agent_rl.config.schema.record import PathText, PositiveInt, Record
 from agent_rl.config.schema.rollout import RolloutConfig
 from agent_rl.config.schema.run import LoggingConfig, RunConfig
+from agent_rl.config.schema.sampler import RemoteSamplerConfig, SamplerConfig, VLLMSamplerConfig
 from agent_rl.config.schema.serve import PythonToolConfig, SearchToolConfig, ServeToolsConfig, SqlToolConfig
 from agent_rl.config.schema.tasks import (
     FileList,
@@ -43,6 +44,7 @@ __all__ = [
     "AlarmConfig",
     "AlgoConfig",
     "BackendConfig",
+    "BenchReportConfig",
     "BenchSandboxConfig",
     "BuildIndexConfig",
     "CorpusConfig",
@@ -52,6 +54,7 @@ __all__ = [
     "FileCorpus",
     "FileList",
     "GroupFilterConfig",
+    "HFSamplerConfig",
     "IndexConfig",
     "JsonlData",
     "KKTask",
@@ -69,6 +72,7 @@ __all__ = [
     "PositiveInt",
     "PythonToolConfig",
     "Record",
+    "RemoteSamplerConfig",
     "PluginTask",
     "RolloutConfig",
     "RunConfig",
@@ -82,6 +86,7 @@ __all__ = [
     "TokenWeightConfig",
     "ToolsConfig",
     "TrainConfig",
+    "VLLMSamplerConfig",
     "VerlBackend",
     "WarmupConfig",
 ]
