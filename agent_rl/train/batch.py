@@ -58,6 +58,10 @@ class MicroBatch:
     targets: Tensor
     places: Tensor
 
+    def by_sequence(self, values: Tensor) -> tuple[Tensor, ...]:
+        """``values`` [N] cut into those of each sequence, on the CPU."""
+        return values.cpu().split(self.rows.bincount().tolist())
+
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
@@ -76,7 +80,7 @@ def make_micro_batches(sequences: Sequence[TrainSequence], max_tokens: int, devi
     The prompt that the members of a group share stands once in a row. What follows the last trained token is left
     out: nothing depends on it.
     """
-    return [_pack(sequences, pieces, device) for pieces in cut_by_tokens(_pieces(sequences), max_tokens)]
+    return [_pack(sequences, pieces, device) for pieces in _cut_by_tokens(_pieces(sequences), max_tokens)]
 
 
 def _pieces(sequences: Sequence[TrainSequence]) -> list[_Piece]:
@@ -104,7 +108,7 @@ def _shared_prefix(members: Sequence[TrainSequence]) -> int:
     return limit
 
 
-def cut_by_tokens(pieces: Sequence[_Piece], max_tokens: int) -> Iterator[list[_Piece]]:
+def _cut_by_tokens(pieces: Sequence[_Piece], max_tokens: int) -> Iterator[list[_Piece]]:
     """Pieces in rows of at most ``max_tokens`` tokens, in order; every piece exactly once.
 
     A single sequence longer than the budget is a row of its own: nothing is dropped or cut.

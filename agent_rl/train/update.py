@@ -66,9 +66,9 @@ def store_old_pass(policy: Policy, sequences: Sequence[TrainSequence], settings:
     with torch.no_grad():
         for batch in make_micro_batches(sequences, settings.max_batch_tokens, policy.device):
             found = _logprobs(policy, batch, settings)
-            for row, index in enumerate(batch.sequences):
-                sequences[index].old_logprobs = found.logp[batch.rows == row].cpu()
-                sequences[index].old_entropy = found.entropy[batch.rows == row].cpu()
+            columns = (batch.sequences, batch.by_sequence(found.logp), batch.by_sequence(found.entropy))
+            for index, logp, entropy in zip(*columns, strict=True):
+                sequences[index].old_logprobs, sequences[index].old_entropy = logp, entropy
 
 
 def update(
@@ -199,8 +199,8 @@ def _store_reference(
         logp = token_logprobs(
             policy.reference, batch, temperature=settings.temperature, chunk_tokens=settings.logprob_chunk_tokens
         ).logp
-    for row, member in enumerate(members):
-        member.reference_logprobs = logp[batch.rows == row].cpu()
+    for member, values in zip(members, batch.by_sequence(logp), strict=True):
+        member.reference_logprobs = values
 
 
 def _sampler_logprobs(members: Sequence[TrainSequence], batch: MicroBatch) -> Tensor:
