@@ -55,6 +55,18 @@ def add_parser(subparsers: Any) -> None:
             "agent-rl bench rollout in_flight=[64] latencies_s=[] episodes=128 rounds=1",
         ],
     )
+    add_command(
+        kinds,
+        "train",
+        run=train,
+        composes="bench-train",
+        summary="the training step, in time and memory, beside the padded full-logits step (and TRL's)",
+        examples=[
+            "agent-rl bench train backend.threads=1",
+            "agent-rl bench train shared_prompts=true rounds=5 check=false",
+            "agent-rl bench train trl=venv-trl/bin/python",
+        ],
+    )
 
 
 def objective(args: argparse.Namespace) -> None:
@@ -87,3 +99,11 @@ def rollout(args: argparse.Namespace) -> None:
     from agent_rl.bench.rollout import bench_rollout
 
     bench_rollout(config)
+
+
+def train(args: argparse.Namespace) -> None:
+    config = composed(args)
+
+    from agent_rl.bench.train import bench_train
+
+    bench_train(config)

@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from agent_rl.config.schema.model import HFSamplerConfig, ModelConfig
+from agent_rl.config.schema.model import ModelConfig
 from agent_rl.config.schema.record import NonNegativeInt, PathText, PositiveFloat, PositiveInt, Record
+from agent_rl.config.schema.sampler import HFSamplerConfig
 from agent_rl.config.schema.serve import PythonToolConfig
 
 
