@@ -44,7 +44,9 @@ def token_logprobs(
     computed again, so that at most ``chunk_tokens`` x V of them exist at once. ``decoder``: the model's own by
     default, or a compiled one.
     """
-    hidden = _hidden(model, decoder or model.get_decoder(), batch).index_select(0, batch.predictors)
+    hidden = _hidden(model, model.get_decoder() if decoder is None else decoder, batch).index_select(
+        0, batch.predictors
+    )
     head = model.get_output_embeddings()
     starts = range(0, len(hidden), chunk_tokens)
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
