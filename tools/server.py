@@ -92,6 +92,9 @@ def serve(
     cache_entries: int = 10_000,
     mode: str | None = None,
     mmap: bool = False,
+    scan: str = "auto",
+    engine: str = "torch",
+    dtype: str | None = None,
     rerank: str | None = None,
     rerank_depth: int = 50,
     python: dict[str, Any] | None = None,
@@ -121,7 +124,8 @@ def serve(
     listening = bind(host, port)
     url = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
     search: dict[str, Any] = {"max_top_k": max_top_k, "max_query_chars": max_query_chars}
-    search |= {"mode": mode, "mmap": mmap, "rerank": rerank, "rerank_depth": rerank_depth}
+    search |= {"mode": mode, "mmap": mmap, "scan": scan, "engine": engine, "dtype": dtype}
+    search |= {"rerank": rerank, "rerank_depth": rerank_depth}
 
     def when_loaded(loaded: ToolHost) -> None:
         if loaded.state == "failed":
@@ -245,6 +249,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--cache-entries", type=int, default=10_000, help="answers kept; 0 keeps none")
     parser.add_argument("--mode", choices=["dense", "bm25", "hybrid"], help="by default what the index has")
     parser.add_argument("--mmap", action="store_true", help="leave the vectors on disk")
+    parser.add_argument("--scan", choices=["auto", "faiss", "bfloat16"], default="auto", help="of a flat index")
+    parser.add_argument("--engine", choices=["torch", "openvino"], default="torch", help="what runs the encoder")
+    parser.add_argument("--dtype", choices=["auto", "float32", "bfloat16"], help="of the encoder, for queries")
     parser.add_argument("--rerank", help="a cross-encoder (folder or hub id) that orders the first hits anew")
     parser.add_argument("--rerank-depth", type=_positive, default=50)
     parser.add_argument("--python", type=_record, help="settings of the python tool: '{\"timeout_s\": 5}'")

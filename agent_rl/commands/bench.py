@@ -33,6 +33,18 @@ def add_parser(subparsers: Any) -> None:
         summary="calls of the python tool per second, with their latencies, beside bare subprocesses",
         examples=["agent-rl bench sandbox", "agent-rl bench sandbox calls=50 concurrency=[1,8] python.workers=4"],
     )
+    add_command(
+        kinds,
+        "retrieval",
+        run=retrieval,
+        composes="bench-retrieval",
+        summary="queries per second and latencies of retrieval servers: ours, a per-request FastAPI one, and any other",
+        examples=[
+            "agent-rl bench retrieval index=indexes/miniwiki",
+            "agent-rl bench retrieval index=indexes/mine questions=dev.jsonl clients=[1,128] seconds=20 rounds=5",
+            "agent-rl bench retrieval url=http://10.0.0.7:8000 ways=[] questions=dev.jsonl",
+        ],
+    )
 
 
 def objective(args: argparse.Namespace) -> None:
@@ -49,3 +61,11 @@ def sandbox(args: argparse.Namespace) -> None:
     from agent_rl.bench.sandbox import bench_sandbox
 
     bench_sandbox(config)
+
+
+def retrieval(args: argparse.Namespace) -> None:
+    config = composed(args)
+
+    from agent_rl.bench.retrieval import bench_retrieval
+
+    bench_retrieval(config)

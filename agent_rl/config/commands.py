@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from agent_rl.config.schema import (
+    BenchRetrievalConfig,
     BenchSandboxConfig,
     BuildIndexConfig,
     FileList,
@@ -109,6 +110,7 @@ COMMANDS: dict[str, tuple[str, type[Record]]] = {
     "build-index": ("build_index", BuildIndexConfig),
     "serve-tools": ("serve_tools", ServeToolsConfig),
     "bench-sandbox": ("bench_sandbox", BenchSandboxConfig),
+    "bench-retrieval": ("bench_retrieval", BenchRetrievalConfig),
 }
 
 

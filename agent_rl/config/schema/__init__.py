@@ -17,7 +17,7 @@ from agent_rl.config.schema.algo import (
     TokenWeightConfig,
 )
 from agent_rl.config.schema.backend import BackendConfig, EmbeddedBackend, VerlBackend
-from agent_rl.config.schema.bench import BenchSandboxConfig
+from agent_rl.config.schema.bench import BenchRetrievalConfig, BenchSandboxConfig, RetrievalWay
 from agent_rl.config.schema.evaluation import EvalConfig
 from agent_rl.config.schema.index import BuildIndexConfig, CorpusConfig, EncoderConfig, FileCorpus, IndexConfig
 from agent_rl.config.schema.model import LoraConfig, ModelConfig, SamplerConfig
@@ -43,6 +43,7 @@ __all__ = [
     "AlarmConfig",
     "AlgoConfig",
     "BackendConfig",
+    "BenchRetrievalConfig",
     "BenchSandboxConfig",
     "BuildIndexConfig",
     "CorpusConfig",
@@ -70,6 +71,7 @@ __all__ = [
     "PythonToolConfig",
     "Record",
     "PluginTask",
+    "RetrievalWay",
     "RolloutConfig",
     "RunConfig",
     "SamplerConfig",
