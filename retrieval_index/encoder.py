@@ -70,9 +70,7 @@ class Encoder:
     ``engine=openvino`` (a CPU) is for queries: a pool encodes with torch.
     """
 
-    def __init__(
-        self, spec: EncoderSpec, *, batch_size: int = 32, workers: int = 1, engine: Engine = "torch"
-    ) -> None:
+    def __init__(self, spec: EncoderSpec, *, batch_size: int = 32, workers: int = 1, engine: Engine = "torch") -> None:
         """Loads the model. Raises EncoderError (cannot be loaded as specified, or not run by ``engine``),
         UnknownEncoder, FetchError.
         """

@@ -74,7 +74,9 @@ class HalfScan:
             # both vectors were rounded (Cauchy-Schwarz), and so was their product.
             lengths = np.linalg.norm(queries, axis=1)
             last = rough[:, -1]
-            error = (2 * ROUNDING + ROUNDING**2 + queries.shape[1] * ADDITION) * lengths * self._longest + ROUNDING * np.abs(last)
+            error = (
+                2 * ROUNDING + ROUNDING**2 + queries.shape[1] * ADDITION
+            ) * lengths * self._longest + ROUNDING * np.abs(last)
             doubtful = np.flatnonzero(scores[:, -1] < last + error)
             if len(doubtful):
                 self.doubted += len(doubtful)

@@ -74,9 +74,11 @@ class Retriever:
 
         ``mode``: None takes dense where the index is, else bm25. ``mmap`` leaves the vectors on disk. ``scan``: see
         `DenseSearcher`. ``engine`` and ``dtype`` are what the index's own encoder runs in, for queries (None: the
-        dtype it was built with). ``reranker`` orders the first ``rerank_depth`` anew. Raises IndexNotFound; IndexIncomplete (a part is missing, or rows and
-        vectors differ in number); IndexMismatch (another encoder record, other weights, or a mode that the index does
-        not have); BM25Unavailable; EncoderError.
+        dtype it was built with). ``reranker`` orders the first ``rerank_depth`` anew.
+
+        Raises IndexNotFound; IndexIncomplete (a part is missing, or rows and vectors differ in number); IndexMismatch
+        (another encoder record, other weights, or a mode or ``scan`` that the index does not have); BM25Unavailable;
+        EncoderError.
         """
         folder = Path(path)
         manifest = read_manifest(folder)
@@ -93,7 +95,9 @@ class Retriever:
             )
         searchers: list[DenseSearcher | BM25Searcher] = []
         if mode != "bm25":
-            searchers.append(DenseSearcher.open(folder, manifest, encoder, mmap=mmap, scan=scan, engine=engine, dtype=dtype))
+            searchers.append(
+                DenseSearcher.open(folder, manifest, encoder, mmap=mmap, scan=scan, engine=engine, dtype=dtype)
+            )
         if mode != "dense":
             if not manifest.bm25:
                 raise IndexMismatch(f"index {folder} has no BM25 part; build it with index.bm25=true for mode={mode}")

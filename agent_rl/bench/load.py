@@ -58,8 +58,8 @@ async def load(
     probe: bool = False,
     warm_up: bool = True,
 ) -> Load:
-    """Let ``clients`` send requests of ``batch`` queries each for ``seconds``; what is on its way then is waited for and
-    counted, and so is its time. With ``probe``, GET /health is timed beside them.
+    """Let ``clients`` send requests of ``batch`` queries each for ``seconds``; what is on its way then is waited for
+    and counted, and so is its time. With ``probe``, GET /health is timed beside them.
     """
     seen, endless = Load(), itertools.cycle(queries)
     pool = HttpPool(url, {"Content-Type": "application/json"}, clients + 1)

@@ -1,9 +1,9 @@
 """The retrieval server that most projects ship, as the peer of `agent-rl bench retrieval`.
 
-FastAPI with a plain ``def`` endpoint, so that requests run in its pool of 40 threads; one shared transformers model, one
-shared FAISS index; the queries of a request are encoded together and nothing is batched across requests: a client that
-sends one query costs one forward pass. Like Search-R1's retrieval server in all of that, and right for any number of
-queries. Started as a process: ``python -m agent_rl.bench.per_request_server INDEX DTYPE PORT``.
+FastAPI with a plain ``def`` endpoint, so that requests run in its pool of 40 threads; one shared transformers model,
+one shared FAISS index; the queries of a request are encoded together and nothing is batched across requests: a client
+that sends one query costs one forward pass. Like Search-R1's retrieval server in all of that, and right for any number
+of queries. Started as a process: ``python -m agent_rl.bench.per_request_server INDEX DTYPE PORT``.
 """
 
 from __future__ import annotations

@@ -56,11 +56,13 @@ def bench_retrieval(config: BenchRetrievalConfig, report: Callable[[str], None] 
         raise UsageError(f"core={core} is not one of {sorted(os.sched_getaffinity(0))}, which this process may use")
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        urls = {way: stack.enter_context(server(way, config.index, core, logs)) for way in config.ways}
+        urls: dict[str, str] = {way: stack.enter_context(server(way, config.index, core, logs)) for way in config.ways}
         if config.url is not None:
             urls["url"] = config.url
-        limits = {way: InProcess(way, config.index, core) for way in urls if way in OURS}
-        stack.callback(lambda: [limit.close() for limit in limits.values()])
+        limits: dict[str, InProcess] = {}
+        for way in (way for way in urls if way in OURS):
+            limits[way] = InProcess(way, config.index, core)
+            stack.callback(limits[way].close)
         report(f"{len(queries)} questions; servers on core {core} of {os.cpu_count()}, one thread each; nothing cached")
         loads, bulk, rates = _measure(config, urls, limits, queries, report)
     cells = [_cell(way, clients, rounds) for (way, clients), rounds in loads.items()]

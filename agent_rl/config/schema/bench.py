@@ -42,6 +42,8 @@ class BenchRetrievalConfig(Record):
     seconds: PositiveFloat = Field(10.0, description="load of each server and number of clients, in each round")
     rounds: PositiveInt = 3
     topk: PositiveInt = 3
-    bulk: NonNegativeInt = Field(512, description="queries of somebody's request, beside which singles are timed; 0: no")
+    bulk: NonNegativeInt = Field(
+        512, description="queries of somebody's request, beside which singles are timed; 0: no"
+    )
     core: NonNegativeInt | None = Field(None, description="which the servers share; null: the last one")
     out: PathText | None = Field(None, description="file for the figures, as JSON")
