@@ -19,10 +19,13 @@ PROBE_EVERY_S = 0.05
 
 @dataclass(slots=True)
 class Load:
-    """What one lot of clients saw. Times in seconds. ``refused``: answers of 429, each obeyed and sent again."""
+    """What one lot of clients saw. Times in seconds; ``cpu_s`` is the server's processor time meanwhile. ``refused``:
+    answers of 429, each obeyed and sent again.
+    """
 
     seconds: float = 0.0
     queries: int = 0
+    cpu_s: float = 0.0
     took: list[float] = field(default_factory=list)
     health: list[float] = field(default_factory=list)
     refused: int = 0
@@ -32,10 +35,16 @@ class Load:
     def queries_per_s(self) -> float:
         return self.queries / self.seconds if self.seconds else 0.0
 
+    @property
+    def queries_per_cpu_s(self) -> float:
+        """What it would answer in a second if it had a core to itself: a busy machine hardly moves it."""
+        return self.queries / self.cpu_s if self.cpu_s else float("nan")
+
     def add(self, other: Load) -> None:
         """Another round of the same."""
         self.seconds += other.seconds
         self.queries += other.queries
+        self.cpu_s += other.cpu_s
         self.refused += other.refused
         self.took += other.took
         self.health += other.health

@@ -1,7 +1,8 @@
 """`agent-rl bench retrieval`: clients of retrieval servers, ours beside the common per-request FastAPI server.
 
-All servers are up at once, each pinned to the same core, and are loaded in turn, round after round: whatever else the
-machine does, it does to all of them.
+All servers are up at once, each pinned to the same core, and are loaded in turn, round after round. What else runs on
+that core is not shared out evenly, though: a server of 40 threads gets more of a busy core than one of two. So queries
+per processor second of the server are told beside queries per second: alone on a core the two are the same.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ import os
 import random
 import statistics
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from agent_rl.bench.load import Load, load, quantile_ms
-from agent_rl.bench.retrieval_servers import BATCH, OURS, InProcess, server
+from agent_rl.bench.retrieval_servers import BATCH, OURS, InProcess, Server, server
 from agent_rl.config.schema import BenchRetrievalConfig
 from agent_rl.errors import UsageError
 from retrieval_index.corpus import PassageStore
@@ -26,11 +27,14 @@ from retrieval_index.corpus import PassageStore
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One server under so many clients. ``rounds`` are queries/s of each round; latencies are over all of them."""
+    """One server under so many clients. ``rounds`` are queries/s of each round, ``cpu_rounds`` queries per processor
+    second of the server; latencies are over all of them.
+    """
 
     way: str
     clients: int
     rounds: list[float]
+    cpu_rounds: list[float]
     p50_ms: float
     p99_ms: float
     health_p99_ms: float
@@ -41,6 +45,10 @@ class Cell:
     @property
     def queries_per_s(self) -> float:
         return statistics.median(self.rounds)
+
+    @property
+    def queries_per_cpu_s(self) -> float:
+        return statistics.median(self.cpu_rounds)
 
 
 def bench_retrieval(config: BenchRetrievalConfig, report: Callable[[str], None] = print) -> list[Cell]:
@@ -56,15 +64,17 @@ def bench_retrieval(config: BenchRetrievalConfig, report: Callable[[str], None] 
         raise UsageError(f"core={core} is not one of {sorted(os.sched_getaffinity(0))}, which this process may use")
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        urls: dict[str, str] = {way: stack.enter_context(server(way, config.index, core, logs)) for way in config.ways}
+        servers: dict[str, Server] = {
+            way: stack.enter_context(server(way, config.index, core, logs)) for way in config.ways
+        }
         if config.url is not None:
-            urls["url"] = config.url
+            servers["url"] = Server(config.url)
         limits: dict[str, InProcess] = {}
-        for way in (way for way in urls if way in OURS):
+        for way in (way for way in servers if way in OURS):
             limits[way] = InProcess(way, config.index, core)
             stack.callback(limits[way].close)
         report(f"{len(queries)} questions; servers on core {core} of {os.cpu_count()}, one thread each; nothing cached")
-        loads, bulk, rates = _measure(config, urls, limits, queries, report)
+        loads, bulk, rates = _measure(config, servers, limits, queries, report)
     cells = [_cell(way, clients, rounds) for (way, clients), rounds in loads.items()]
     _report_cells(cells, rates, report)
     _report_ratios(config, cells, rates, report)
@@ -103,40 +113,39 @@ def _queries(config: BenchRetrievalConfig) -> list[str]:
 
 
 Loads = dict[tuple[str, int], list[Load]]
+Rates = dict[str, list[tuple[float, float]]]  # of the limits: queries/s, queries per processor second
 
 
 def _measure(
     config: BenchRetrievalConfig,
-    urls: dict[str, str],
+    servers: dict[str, Server],
     limits: dict[str, InProcess],
     queries: list[str],
     report: Callable[[str], None],
-) -> tuple[Loads, dict[str, Load], dict[str, list[float]]]:
+) -> tuple[Loads, dict[str, Load], Rates]:
     loads: Loads = {}
     bulk: dict[str, Load] = {}
-    rates: dict[str, list[float]] = {}
+    rates: Rates = {}
     for done in range(config.rounds):
         # each goes first every other time
-        ways = list(urls) if done % 2 == 0 else list(reversed(urls))
+        ways = list(servers) if done % 2 == 0 else list(reversed(servers))
         for clients in config.clients:
             for way in ways:
-                seen = asyncio.run(
-                    load(
-                        urls[way],
-                        queries,
-                        clients=clients,
-                        seconds=config.seconds,
-                        topk=config.topk,
-                        probe=way in OURS,
-                    )
-                )
+                seen = asyncio.run(_timed(servers[way], queries, clients, config, probe=way in OURS))
                 loads.setdefault((way, clients), []).append(seen)
                 if way in limits and clients == max(config.clients):
-                    rates.setdefault(way, []).append(limits[way].queries_per_s(queries, config.topk, config.seconds))
+                    rates.setdefault(way, []).append(limits[way].rates(queries, config.topk, config.seconds))
         for way in ways if config.bulk else []:
-            bulk.setdefault(way, Load()).add(asyncio.run(_beside_bulk(urls[way], queries, config)))
+            bulk.setdefault(way, Load()).add(asyncio.run(_beside_bulk(servers[way].url, queries, config)))
         report(f"round {done + 1} of {config.rounds} done")
     return loads, bulk, rates
+
+
+async def _timed(at: Server, queries: list[str], clients: int, config: BenchRetrievalConfig, *, probe: bool) -> Load:
+    used = at.cpu_s()
+    seen = await load(at.url, queries, clients=clients, seconds=config.seconds, topk=config.topk, probe=probe)
+    seen.cpu_s = at.cpu_s() - used
+    return seen
 
 
 async def _beside_bulk(url: str, queries: list[str], config: BenchRetrievalConfig) -> Load:
@@ -158,6 +167,7 @@ def _cell(way: str, clients: int, rounds: list[Load]) -> Cell:
         way,
         clients,
         [round(seen.queries_per_s, 1) for seen in rounds],
+        [round(seen.queries_per_cpu_s, 1) for seen in rounds],
         quantile_ms(whole.took, 0.5),
         quantile_ms(whole.took, 0.99),
         quantile_ms(whole.health, 0.99),
@@ -167,37 +177,45 @@ def _cell(way: str, clients: int, rounds: list[Load]) -> Cell:
     )
 
 
-def _report_cells(cells: list[Cell], rates: dict[str, list[float]], report: Callable[[str], None]) -> None:
-    report("| server | clients | queries/s | p50 ms | p99 ms | /health p99 ms | errors | refused |")
-    report("| --- | --- | --- | --- | --- | --- | --- | --- |")
+def _report_cells(cells: list[Cell], rates: Rates, report: Callable[[str], None]) -> None:
+    report("| server | clients | queries/s | per cpu s | p50 ms | p99 ms | /health p99 ms | errors | refused |")
+    report("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for cell in sorted(cells, key=lambda cell: cell.clients):
         health = f"{cell.health_p99_ms:.0f}" if cell.way in OURS else "-"
         report(
-            f"| {cell.way} | {cell.clients} | {cell.queries_per_s:.0f} | {cell.p50_ms:.0f} | {cell.p99_ms:.0f} | "
-            f"{health} | {cell.errors} | {cell.refused} |"
+            f"| {cell.way} | {cell.clients} | {cell.queries_per_s:.0f} | {cell.queries_per_cpu_s:.0f} | "
+            f"{cell.p50_ms:.0f} | {cell.p99_ms:.0f} | {health} | {cell.errors} | {cell.refused} |"
         )
         if cell.first_error:
             report(f"first error of {cell.way}: {cell.first_error}")
-    for way, values in rates.items():
-        report(f"{way}, in process, batches of {BATCH}: {statistics.median(values):.0f} queries/s")
+    for way, pairs in rates.items():
+        wall, cpu = (statistics.median(values) for values in zip(*pairs, strict=True))
+        report(f"{way}, in process, batches of {BATCH}: {wall:.0f} queries/s, {cpu:.0f} per cpu s")
 
 
 def _report_ratios(
-    config: BenchRetrievalConfig, cells: list[Cell], rates: dict[str, list[float]], report: Callable[[str], None]
+    config: BenchRetrievalConfig, cells: list[Cell], rates: Rates, report: Callable[[str], None]
 ) -> None:
-    """Of each of our servers to the per-request one, round by round; median (range)."""
+    """Of each of our servers to the per-request ones, round by round; median (range)."""
     of = {(cell.way, cell.clients): cell for cell in cells}
     for clients in config.clients:
         for way in (way for way in config.ways if way in OURS):
             ours = of[way, clients]
             for peer in (way for way in config.ways if way not in OURS):
                 theirs = of[peer, clients]
-                ratios = [mine / other for mine, other in zip(ours.rounds, theirs.rounds, strict=True)]
-                shown = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+                per_cpu = _ratio(ours.cpu_rounds, theirs.cpu_rounds)
                 report(
-                    f"{way} / {peer}, {clients} clients: {shown} of its queries/s, "
-                    f"{ours.p99_ms / theirs.p99_ms:.2f} of its p99"
+                    f"{way} / {peer}, {clients} clients: {_ratio(ours.rounds, theirs.rounds)} of its queries/s, "
+                    f"{per_cpu} per cpu s, {ours.p99_ms / theirs.p99_ms:.2f} of its p99"
                 )
             if clients == max(config.clients):
-                shares = [mine / limit for mine, limit in zip(ours.rounds, rates[way], strict=True)]
-                report(f"{way} / in process, {clients} clients: {statistics.median(shares):.2f}")
+                wall, cpu = zip(*rates[way], strict=True)
+                report(
+                    f"{way} / in process, {clients} clients: {_ratio(ours.rounds, wall)} of its queries/s, "
+                    f"{_ratio(ours.cpu_rounds, cpu)} per cpu s"
+                )
+
+
+def _ratio(mine: Sequence[float], theirs: Sequence[float]) -> str:
+    ratios = [one / other for one, other in zip(mine, theirs, strict=True)]
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ BATCH = 64
 OURS: dict[str, dict[str, str]] = {
     "ours_float32": {"dtype": "float32"},
     "ours_bfloat16": {"dtype": "bfloat16"},
-    "ours_openvino": {"dtype": "bfloat16", "engine": "openvino"},
+    "ours_openvino_float32": {"dtype": "float32", "engine": "openvino"},
+    "ours_openvino_bfloat16": {"dtype": "bfloat16", "engine": "openvino"},
 }
 
 
@@ -48,11 +50,28 @@ def pinned(core: int) -> Iterator[None]:
             os.environ["OMP_NUM_THREADS"] = threads
 
 
+@dataclass(frozen=True, slots=True)
+class Server:
+    """``pid`` is None where the server is not ours to look at."""
+
+    url: str
+    pid: int | None = None
+
+    def cpu_s(self) -> float:
+        """Processor seconds that it has used, all threads; NaN where that cannot be told."""
+        if self.pid is None:
+            return float("nan")
+        # utime and stime stand 14th and 15th (proc(5)); the name before them may hold spaces
+        numbers = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(numbers[11]) + int(numbers[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @contextlib.contextmanager
-def server(way: RetrievalWay, index: str, core: int, logs: Path) -> Iterator[str]:
-    """The address of the server ``way``, started and, at the end, stopped. Nothing of it is cached: every query of a
-    benchmark has to be searched. Raises ToolServerUnavailable.
+def server(way: RetrievalWay, index: str, core: int, logs: Path) -> Iterator[Server]:
+    """The server ``way``, started and, at the end, stopped. Nothing of it is cached: every query of a benchmark has to
+    be searched. Raises ToolServerUnavailable.
     """
+    before = _children()
     port = _free_port()
     url = f"http://127.0.0.1:{port}"
     with contextlib.ExitStack() as stack:
@@ -63,7 +82,13 @@ def server(way: RetrievalWay, index: str, core: int, logs: Path) -> Iterator[str
                 stack.enter_context(autostarted_tool_server(tools, logs / f"{way}.log"))
             else:
                 stack.enter_context(_per_request(index, way.removeprefix("per_request_"), port, logs / f"{way}.log"))
-        yield url
+        (pid,) = _children() - before
+        yield Server(url, pid)
+
+
+def _children() -> set[int]:
+    lists = Path("/proc/self/task").glob("*/children")
+    return {int(pid) for children in lists for pid in children.read_text().split()}
 
 
 @contextlib.contextmanager
@@ -106,7 +131,8 @@ class InProcess:
         with pinned(core):
             self._pool.submit(_open, index, OURS[way]).result()
 
-    def queries_per_s(self, queries: list[str], topk: int, seconds: float) -> float:
+    def rates(self, queries: list[str], topk: int, seconds: float) -> tuple[float, float]:
+        """(queries/s, queries per processor second)."""
         return self._pool.submit(_rate, queries, topk, seconds).result()
 
     def close(self) -> None:
@@ -124,12 +150,12 @@ def _open(index: str, how: dict[str, Any]) -> None:
     _retriever.search(["warm up", "warm up twice"], 1)
 
 
-def _rate(queries: list[str], topk: int, seconds: float) -> float:
-    began, done = time.perf_counter(), 0
+def _rate(queries: list[str], topk: int, seconds: float) -> tuple[float, float]:
+    began, used, done = time.perf_counter(), time.process_time(), 0
     while (spent := time.perf_counter() - began) < seconds:
         start = done % max(1, len(queries) - BATCH + 1)
         done += len(_retriever.search(queries[start : start + BATCH], topk))
-    return done / spent
+    return done / spent, done / (time.process_time() - used)
 
 
 def _free_port() -> int:

@@ -113,8 +113,9 @@ def test_ours_and_the_peer_give_the_same_answers(index: Path, tmp_path: Path) ->
     asked = {"queries": [f"when was town {n} founded?" for n in range(5)], "topk": 4, "return_scores": True}
     answers = {}
     for way in ("ours_float32", "per_request_float32"):
-        with server(way, str(index), 0, tmp_path) as url:
-            answers[way] = httpx.post(f"{url}/retrieve", json=asked, timeout=60, trust_env=False).json()["result"]
+        with server(way, str(index), 0, tmp_path) as at:
+            assert at.cpu_s() > 0
+            answers[way] = httpx.post(f"{at.url}/retrieve", json=asked, timeout=60, trust_env=False).json()["result"]
     for mine, theirs in zip(*answers.values(), strict=True):
         assert [hit["document"] for hit in mine] == [hit["document"] for hit in theirs]
         assert [hit["score"] for hit in mine] == pytest.approx([hit["score"] for hit in theirs], abs=1e-4)

@@ -20,7 +20,14 @@ class BenchSandboxConfig(Record):
     out: PathText | None = Field(None, description="file for the figures, as JSON")
 
 
-RetrievalWay = Literal["ours_float32", "ours_bfloat16", "ours_openvino", "per_request_float32", "per_request_bfloat16"]
+RetrievalWay = Literal[
+    "ours_float32",
+    "ours_bfloat16",
+    "ours_openvino_float32",
+    "ours_openvino_bfloat16",
+    "per_request_float32",
+    "per_request_bfloat16",
+]
 
 
 class BenchRetrievalConfig(Record):
@@ -30,7 +37,7 @@ class BenchRetrievalConfig(Record):
     questions: PathText | None = Field(None, description="JSON lines with `question`; null: titles of the index")
     ways: tuple[RetrievalWay, ...] = Field(
         ("ours_float32", "ours_bfloat16", "per_request_float32", "per_request_bfloat16"),
-        description="servers to start; ours_openvino needs the extra openvino",
+        description="servers to start; ours_openvino_* need the extra openvino",
     )
     url: str | None = Field(None, description="a running server with POST /retrieve, measured beside them")
     clients: Annotated[tuple[PositiveInt, ...], Field(min_length=1, description="clients at once, a query each")] = (
