@@ -102,6 +102,11 @@ class Encoder:
             self._pool = _started_pool(self._model, self._workers)
         return self._encode(passages, self.spec.passage_prefix, "passage", self._pool)
 
+    @property
+    def sentence_transformer(self) -> Any:
+        """The model itself, for who wants to compare."""
+        return self._model
+
     def close(self) -> None:
         """End the worker processes, where there are any."""
         if self._pool is not None:

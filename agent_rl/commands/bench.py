@@ -35,6 +35,17 @@ def add_parser(subparsers: Any) -> None:
     )
     add_command(
         kinds,
+        "index",
+        run=index,
+        composes="bench-index",
+        summary="building beside the bare encoder; size, speed and recall of every kind of index",
+        examples=[
+            "agent-rl bench index corpus=my.jsonl",
+            "agent-rl bench index corpus=my.jsonl passages=20000 rounds=1",
+        ],
+    )
+    add_command(
+        kinds,
         "retrieval",
         run=retrieval,
         composes="bench-retrieval",
@@ -69,3 +80,11 @@ def retrieval(args: argparse.Namespace) -> None:
     from agent_rl.bench.retrieval import bench_retrieval
 
     bench_retrieval(config)
+
+
+def index(args: argparse.Namespace) -> None:
+    config = composed(args)
+
+    from agent_rl.bench.index import bench_index
+
+    bench_index(config)

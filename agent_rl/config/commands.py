@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from agent_rl.config.schema import (
+    BenchIndexConfig,
     BenchRetrievalConfig,
     BenchSandboxConfig,
     BuildIndexConfig,
@@ -111,6 +112,7 @@ COMMANDS: dict[str, tuple[str, type[Record]]] = {
     "build-index": ("build_index", BuildIndexConfig),
     "serve-tools": ("serve_tools", ServeToolsConfig),
     "bench-sandbox": ("bench_sandbox", BenchSandboxConfig),
+    "bench-index": ("bench_index", BenchIndexConfig),
     "bench-retrieval": ("bench_retrieval", BenchRetrievalConfig),
 }
 

@@ -17,7 +17,7 @@ from agent_rl.config.schema.algo import (
     TokenWeightConfig,
 )
 from agent_rl.config.schema.backend import BackendConfig, EmbeddedBackend, VerlBackend
-from agent_rl.config.schema.bench import BenchRetrievalConfig, BenchSandboxConfig, RetrievalWay
+from agent_rl.config.schema.bench import BenchIndexConfig, BenchRetrievalConfig, BenchSandboxConfig, RetrievalWay
 from agent_rl.config.schema.evaluation import EvalConfig
 from agent_rl.config.schema.index import BuildIndexConfig, CorpusConfig, EncoderConfig, FileCorpus, IndexConfig
 from agent_rl.config.schema.model import LoraConfig, ModelConfig, SamplerConfig
@@ -43,6 +43,7 @@ __all__ = [
     "AlarmConfig",
     "AlgoConfig",
     "BackendConfig",
+    "BenchIndexConfig",
     "BenchRetrievalConfig",
     "BenchSandboxConfig",
     "BuildIndexConfig",

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from agent_rl.config.schema.index import EncoderConfig
 from agent_rl.config.schema.record import NonNegativeInt, PathText, PositiveFloat, PositiveInt, Record
 from agent_rl.config.schema.serve import PythonToolConfig
 
@@ -17,6 +18,20 @@ class BenchSandboxConfig(Record):
     calls: PositiveInt = Field(200, description="calls of each way and number of callers, in each round")
     rounds: PositiveInt = 3
     python: PythonToolConfig = PythonToolConfig()
+    out: PathText | None = Field(None, description="file for the figures, as JSON")
+
+
+Kind = Literal["flat", "flat_fp16", "sq8", "ivf_sq8", "hnsw", "ivf_pq", "opq_ivf_pq"]
+
+
+class BenchIndexConfig(Record):
+    """`agent-rl bench index`."""
+
+    corpus: PathText = Field("data/miniwiki/corpus.jsonl", description="as for build-index")
+    encoder: EncoderConfig = EncoderConfig()
+    passages: PositiveInt = Field(2048, description="the first so many of the corpus")
+    rounds: PositiveInt = 3
+    kinds: Annotated[tuple[Kind, ...], Field(min_length=1)] = ("flat", "flat_fp16", "sq8", "ivf_sq8", "hnsw")
     out: PathText | None = Field(None, description="file for the figures, as JSON")
 
 
