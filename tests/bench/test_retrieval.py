@@ -85,8 +85,8 @@ def test_a_refusal_is_obeyed_and_a_wrong_answer_is_an_error() -> None:
 def test_quantiles_and_rounds() -> None:
     assert quantile_ms([0.003, 0.001, 0.002], 0.5) == 2.0
     assert quantile_ms([0.001, 0.002], 0.99) == 2.0
-    both = Load(1.0, 10, [0.1])
-    both.add(Load(3.0, 50, [0.2], errors=["x"]))
+    both = Load(seconds=1.0, queries=10, took=[0.1])
+    both.add(Load(seconds=3.0, queries=50, took=[0.2], errors=["x"]))
     assert (both.queries_per_s, both.took, both.errors) == (15.0, [0.1, 0.2], ["x"])
 
 
