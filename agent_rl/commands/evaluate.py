@@ -21,6 +21,7 @@ def add_parser(subparsers: Any) -> None:
             "agent-rl eval run=runs/demo checkpoint=10",
             "agent-rl eval model=Qwen/Qwen2.5-0.5B eval.samples=0 out=results/untrained",
             "agent-rl eval run=runs/demo sets=[data/nq,data/hotpotqa,data/bamboogle] max_per_set=500",
+            "agent-rl eval run=runs/demo checkpoint=base sampler=remote sampler.api=chat sampler.model=gpt-x",
             "agent-rl eval compare runs/demo/eval/before.json runs/demo/eval/after.json",
             "agent-rl eval compare a.json b.json c.json --metric f1 --out compared.json",
         ],

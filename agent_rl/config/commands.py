@@ -12,6 +12,7 @@ from pydantic import Field
 from agent_rl.config.schema import (
     BenchIndexConfig,
     BenchRetrievalConfig,
+    BenchReportConfig,
     BenchSandboxConfig,
     BuildIndexConfig,
     FileList,
@@ -111,6 +112,7 @@ COMMANDS: dict[str, tuple[str, type[Record]]] = {
     "bench-objective": ("train", BenchObjectiveCommand),
     "build-index": ("build_index", BuildIndexConfig),
     "serve-tools": ("serve_tools", ServeToolsConfig),
+    "bench-report": ("bench_report", BenchReportConfig),
     "bench-sandbox": ("bench_sandbox", BenchSandboxConfig),
     "bench-index": ("bench_index", BenchIndexConfig),
     "bench-retrieval": ("bench_retrieval", BenchRetrievalConfig),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agent_rl.config.commands import EvalCommand, run_config
-from agent_rl.config.schema import RunConfig
+from agent_rl.config.schema import RemoteSamplerConfig, RunConfig
 from agent_rl.errors import UsageError
 from agent_rl.evaluation.compare import compare, compare_sets, describe_difference
 from agent_rl.evaluation.coverage import read_answerable
@@ -35,7 +35,10 @@ def evaluate_command(command: EvalCommand, out: Path) -> None:
         items = choose_items(task, config.eval.split, config.eval.questions, config.eval.seed)
     answerable = read_answerable(command.coverage) if command.coverage else None
     path, name, step = _model(config, checkpoint)
-    label = command.label or f"{name}_{'sets' if command.sets else config.eval.split}"
+    model = path
+    if isinstance(config.sampler, RemoteSamplerConfig):
+        model = f"{name} at {config.sampler.url} ({config.sampler.api})"
+    label = command.label or f"{name.replace('/', '_')}_{'sets' if command.sets else config.eval.split}"
     partial = out / f".{label}.partial.jsonl"
 
     async def answer(spec: RolloutSpec) -> EvalResult:
@@ -46,7 +49,7 @@ def evaluate_command(command: EvalCommand, out: Path) -> None:
             label=label,
             step=step,
             log=print,
-            model=path,
+            model=model,
             partial=partial,
             answerable=answerable,
         )
@@ -61,6 +64,14 @@ def evaluate_command(command: EvalCommand, out: Path) -> None:
 
 
 def _model(config: RunConfig, checkpoint: str | None) -> tuple[str, str, int]:
+    """Path to load, name and step of what is evaluated."""
+    if isinstance(config.sampler, RemoteSamplerConfig):
+        if checkpoint is not None:
+            raise UsageError(
+                f"checkpoint={checkpoint} with sampler=remote: its server has the model; use checkpoint=base "
+                "(model.path is then the tokenizer alone)"
+            )
+        return resolve_model_path(config.model.path), config.sampler.model or "remote", 0
     if checkpoint is None:
         return resolve_model_path(config.model.path), "base", 0
     return find_model(Path(config.run_dir), checkpoint)

@@ -75,7 +75,7 @@ async def evaluate(
     with ExitStack() as stack:
         stored = None
         if partial is not None:
-            stored = stack.enter_context(PartialRows(partial, _identity(config, items, label, step, model)))
+            stored = stack.enter_context(PartialRows(partial, _identity(config, items, label, step, model, engine)))
             if stored.rows:
                 log(f"eval {label}: going on after {len(stored.rows)} answers in {partial}")
         rows: list[Row] = []
@@ -154,13 +154,16 @@ def _refuse_holes(everyone: Sequence[Trajectory], stored: PartialRows | None) ->
         )
 
 
-def _identity(config: RunConfig, items: Sequence[TaskItem], label: str, step: int, model: str) -> dict[str, Any]:
+def _identity(
+    config: RunConfig, items: Sequence[TaskItem], label: str, step: int, model: str, engine: str | None
+) -> dict[str, Any]:
     """What must be the same for rows to belong to one evaluation."""
     values = config.model_dump(mode="json")
     return {
         "label": label,
         "step": step,
         "model": model,
+        "engine": engine or config.sampler.kind,
         "items": [item.id for item in items],
         **{name: values[name] for name in ("task", "model", "rollout")},
         "eval": {name: values["eval"][name] for name in ("split", "samples", "greedy", "seed")},

@@ -41,6 +41,17 @@
     return [faint, { ...made, y: smoothed(trace.y, factor) }];
   }
 
+  // Plotly is most of the page's bytes, and slow to start: it waits until there is something to read.
+  let plotly = null;
+  async function startPlotly() {
+    const source = await unpack(document.getElementById("plotly"));
+    await firstLook.catch(() => {}); // its own error is in the console
+    await new Promise((painted) => requestAnimationFrame(() => setTimeout(painted)));
+    const script = document.createElement("script"); // the page's policy lets no text be evaluated
+    script.textContent = source;
+    document.head.append(script);
+  }
+
   function draw(place) {
     const figure = figures[Number(place.dataset.figure)];
     const style = getComputedStyle(document.documentElement);
@@ -64,15 +75,19 @@
   // Far charts are drawn when they come near: a long run's page must open at once.
   const places = [...document.querySelectorAll(".plot")];
   const drawn = new Set();
-  const watcher = new IntersectionObserver((entries) => {
-    for (const entry of entries) {
-      if (entry.isIntersecting && !drawn.has(entry.target)) {
-        drawn.add(entry.target);
-        requestIdleCallback(() => draw(entry.target), { timeout: 300 });
-      }
+  const watcher = new IntersectionObserver(async (entries) => {
+    const near = entries.filter((entry) => entry.isIntersecting).map((entry) => entry.target);
+    near.forEach((place) => watcher.unobserve(place));
+    if (near.length) await (plotly ??= startPlotly());
+    for (const place of near) {
+      drawn.add(place);
+      requestIdleCallback(() => draw(place), { timeout: 300 });
     }
   }, { rootMargin: "300px" });
-  places.forEach((place) => watcher.observe(place));
+  for (const place of places) {
+    if (canUnpack) watcher.observe(place);
+    else place.textContent = TOO_OLD;
+  }
   const redraw = () => drawn.forEach(draw);
   dark.addEventListener("change", redraw);
   smooth?.addEventListener("change", redraw);
@@ -88,12 +103,11 @@
 
   if (document.body.dataset.live) {
     const note = document.getElementById("live");
-    let version = null;
+    const version = document.body.dataset.live;
     setInterval(async () => {
       try {
         const now = await (await fetch("/version")).text();
-        if (version !== null && now !== version) location.reload(); // the address keeps the open trajectory
-        version = now;
+        if (now !== version) location.reload(); // the address keeps the open trajectory
       } catch {
         note.textContent = "The server of this page does not answer: what is shown is the last that it sent.";
       }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import gzip
 import hashlib
 import json
 import os
@@ -62,8 +63,8 @@ def write_report(
     return target
 
 
-def render_report(run_dirs: Sequence[Path | str], steps: tuple[int, int] | None = None, *, live: bool = False) -> str:
-    """The page as text; ``live`` lets it ask the server that it came from whether the run went on."""
+def render_report(run_dirs: Sequence[Path | str], steps: tuple[int, int] | None = None, *, live: str = "") -> str:
+    """The page as text; ``live``, the version that it shows, lets it ask its server whether the run went on."""
     with _broken_means(", ".join(map(str, run_dirs))):
         return _render([read_run(Path(path)) for path in run_dirs], steps, live)
 
@@ -81,7 +82,7 @@ def _broken_means(where: str) -> Iterator[None]:
         ) from error
 
 
-def _render(runs: Sequence[RunData], steps: tuple[int, int] | None, live: bool) -> str:
+def _render(runs: Sequence[RunData], steps: tuple[int, int] | None, live: str) -> str:
     # Imported here: the command line must answer --help without them.
     from jinja2 import Environment, StrictUndefined
     from plotly.offline import get_plotlyjs
@@ -89,9 +90,11 @@ def _render(runs: Sequence[RunData], steps: tuple[int, int] | None, live: bool) 
     folder = files("agent_rl.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string((folder / "report.html.j2").read_text(encoding="utf-8"))
-    scripts = [get_plotlyjs(), *((folder / name).read_text(encoding="utf-8") for name in ("charts.js", "browser.js"))]
+    scripts = [(folder / name).read_text(encoding="utf-8") for name in _SCRIPTS]
+    plotly = get_plotlyjs()
+    packed = base64.b64encode(gzip.compress(plotly.encode(), mtime=0)).decode()
     curves, zero = part_zero(curve_figures(runs))
-    room = PAGE_BUDGET_BYTES - sum(map(len, scripts)) - len(script_json(curves)) - _TABLES_BYTES
+    room = PAGE_BUDGET_BYTES - sum(map(len, [packed, *scripts])) - len(script_json(curves)) - _TABLES_BYTES
     parts = [_run_part(run, room // len(runs), steps) for run in runs]
     return template.render(
         title=" · ".join(visible(run.name) for run in runs),
@@ -109,10 +112,12 @@ def _render(runs: Sequence[RunData], steps: tuple[int, int] | None, live: bool) 
         names=script_json([part["name"] for part in parts]),
         style=(folder / "report.css").read_text(encoding="utf-8"),
         scripts=scripts,
-        script_hashes=" ".join(f"'sha256-{_sha256(text)}'" for text in scripts),
+        plotly=packed,
+        script_hashes=" ".join(f"'sha256-{_sha256(text)}'" for text in [plotly, *scripts]),
     )
 
 
+_SCRIPTS = ("unpack.js", "colours.js", "transcript.js", "browser.js", "charts.js")  # a later one uses the earlier
 _TABLES_BYTES = 600_000  # room for the tables, the configurations and the figures of the weights
 
 

@@ -44,7 +44,7 @@ class ReportServer(ThreadingHTTPServer):
         with self._lock:  # one at a time: a page of a long run takes seconds
             version = self.version()
             if version != self._made:
-                self._html, self._made = render_report(self.run_dirs, self.steps, live=True), version
+                self._html, self._made = render_report(self.run_dirs, self.steps, live=version), version
             return self._html
 
 

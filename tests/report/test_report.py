@@ -91,6 +91,10 @@ def test_only_the_pages_own_scripts_may_run(run):
     script_source = re.search(r"script-src ([^;]*)", policy).group(1)
     assert "unsafe" not in script_source
     executed = [text for text, about in zip(page.scripts, page.find("script"), strict=True) if not about]
+    (packed,) = [
+        text for text, about in zip(page.scripts, page.find("script"), strict=True) if about.get("id") == "plotly"
+    ]
+    executed.insert(0, gzip.decompress(base64.b64decode(packed)).decode())  # the page unpacks it when it is needed
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in executed]
     assert script_source.split() == [f"'sha256-{digest}'" for digest in hashes]
 
@@ -226,7 +230,7 @@ def test_hostile_text_stays_inert(tmp_path, made, place):
     made.write_jsonl(run / "eval/after.jsonl", [answer])
     page = page_of(run)
     assert page.find("img") == []
-    assert len([a for a in page.find("script") if "type" not in a]) == 3
+    assert len([a for a in page.find("script") if "type" not in a]) == 5, "the page's own"
     assert not [a for _, a in page.elements if any(name.startswith("on") for name in a)]
     assert HOSTILE in page.text  # the question of the evaluation: shown as text, unharmed
     assert HOSTILE in page.unpacked("chunk")[0]["pieces"]

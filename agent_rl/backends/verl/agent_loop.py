@@ -12,13 +12,13 @@ from typing import Any
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
-from agent_rl.backends.verl.codec import codec_of
 from agent_rl.backends.verl.dataset import read_item
 from agent_rl.backends.verl.sampler import VerlSampler
 from agent_rl.config.schema import RunConfig, VerlBackend
 from agent_rl.layout import assert_layout
 from agent_rl.rollout.assemble import make_spec, make_task, make_tools
 from agent_rl.rollout.codec import HFCodec
+from agent_rl.rollout.distant_codec import codec_of
 from agent_rl.rollout.groups import run_member
 from agent_rl.rollout.ledger import Author
 from agent_rl.rollout.tool_client import ToolClient

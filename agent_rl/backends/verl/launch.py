@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from agent_rl.backends.verl import signals
-from agent_rl.backends.verl.codec import codec_of, load_model_config
 from agent_rl.backends.verl.dataset import AGENT, export_dataset
 from agent_rl.backends.verl.environment import check_environment
 from agent_rl.backends.verl.memory import check_memory, count_parameters, memory_need
@@ -22,6 +21,7 @@ from agent_rl.config.schema import RunConfig, VerlBackend
 from agent_rl.errors import AgentRLError, TrainingError, UsageError
 from agent_rl.models import resolve_model_path
 from agent_rl.rollout.assemble import make_task, start_tools
+from agent_rl.rollout.distant_codec import codec_of, load_model_config
 from agent_rl.train.checkpoint import find_checkpoints, pin_checkpoints
 from agent_rl.train.launch import check_server, warmup
 from agent_rl.train.order import ItemOrder, usable_items
@@ -184,6 +184,11 @@ def _start_ray(verl: Any, backend: VerlBackend) -> None:
             _knock(str(backend.ray_address))
         ray.init(**asked, runtime_env=environment)
     except (OSError, RuntimeError, ValueError) as error:
+        if _wants_token(error):
+            raise UsageError(
+                f"the Ray at backend.ray_address={backend.ray_address} asks for a token: set RAY_AUTH_MODE=token, and "
+                "give this machine the head's ~/.ray/auth_token (or RAY_AUTH_TOKEN)"
+            ) from error
         where = f"at backend.ray_address={backend.ray_address}" if backend.ray_address else "on this machine"
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UsageError(
@@ -197,6 +202,13 @@ def _start_ray(verl: Any, backend: VerlBackend) -> None:
             f"backend.nodes={backend.nodes} x backend.gpus_per_node={backend.gpus_per_node} needs {backend.gpus} GPUs, "
             f"and Ray has {there}; ask for fewer, or train with backend=embedded"
         )
+
+
+def _wants_token(error: BaseException | None) -> bool:
+    """Ray says so only deep in the chain: the error itself is that it could not connect."""
+    return error is not None and (
+        "InvalidAuthToken" in str(error) or _wants_token(error.__cause__ or error.__context__)
+    )
 
 
 def _knock(address: str) -> None:

@@ -18,7 +18,6 @@ from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_
 
 from agent_rl.algo.explain import start_line
 from agent_rl.algo.objective import Objective
-from agent_rl.backends.verl.codec import codec_of
 from agent_rl.backends.verl.columns import COUNTS, Row, record_weights, row_columns
 from agent_rl.backends.verl.groups import gather, updates_of_rows
 from agent_rl.backends.verl.loss import objective_loss
@@ -30,6 +29,7 @@ from agent_rl.config.schema import RunConfig, VerlBackend
 from agent_rl.errors import TrainingError
 from agent_rl.evaluation.result import drop_later
 from agent_rl.rollout.assemble import make_spec, make_task, make_tools
+from agent_rl.rollout.distant_codec import codec_of
 from agent_rl.rollout.groups import Group
 from agent_rl.rollout.record import write_records
 from agent_rl.train.alarm import CollapseAlarm

@@ -17,13 +17,20 @@ from agent_rl.config.schema.algo import (
     TokenWeightConfig,
 )
 from agent_rl.config.schema.backend import BackendConfig, EmbeddedBackend, VerlBackend
-from agent_rl.config.schema.bench import BenchIndexConfig, BenchRetrievalConfig, BenchSandboxConfig, RetrievalWay
+from agent_rl.config.schema.bench import (
+    BenchIndexConfig,
+    BenchReportConfig,
+    BenchRetrievalConfig,
+    BenchSandboxConfig,
+    RetrievalWay,
+)
 from agent_rl.config.schema.evaluation import EvalConfig
 from agent_rl.config.schema.index import BuildIndexConfig, CorpusConfig, EncoderConfig, FileCorpus, IndexConfig
-from agent_rl.config.schema.model import LoraConfig, ModelConfig, SamplerConfig
+from agent_rl.config.schema.model import HFSamplerConfig, LoraConfig, ModelConfig
 from agent_rl.config.schema.record import PathText, PositiveInt, Record
 from agent_rl.config.schema.rollout import RolloutConfig
 from agent_rl.config.schema.run import LoggingConfig, RunConfig
+from agent_rl.config.schema.sampler import RemoteSamplerConfig, SamplerConfig, VLLMSamplerConfig
 from agent_rl.config.schema.serve import PythonToolConfig, SearchToolConfig, ServeToolsConfig, SqlToolConfig
 from agent_rl.config.schema.tasks import (
     FileList,
@@ -44,6 +51,7 @@ __all__ = [
     "AlgoConfig",
     "BackendConfig",
     "BenchIndexConfig",
+    "BenchReportConfig",
     "BenchRetrievalConfig",
     "BenchSandboxConfig",
     "BuildIndexConfig",
@@ -54,6 +62,7 @@ __all__ = [
     "FileCorpus",
     "FileList",
     "GroupFilterConfig",
+    "HFSamplerConfig",
     "IndexConfig",
     "JsonlData",
     "KKTask",
@@ -71,6 +80,7 @@ __all__ = [
     "PositiveInt",
     "PythonToolConfig",
     "Record",
+    "RemoteSamplerConfig",
     "PluginTask",
     "RetrievalWay",
     "RolloutConfig",
@@ -85,6 +95,7 @@ __all__ = [
     "TokenWeightConfig",
     "ToolsConfig",
     "TrainConfig",
+    "VLLMSamplerConfig",
     "VerlBackend",
     "WarmupConfig",
 ]

@@ -69,3 +69,13 @@ class BenchRetrievalConfig(Record):
     )
     core: NonNegativeInt | None = Field(None, description="which the servers share; null: the last one")
     out: PathText | None = Field(None, description="file for the figures, as JSON")
+
+
+class BenchReportConfig(Record):
+    """`agent-rl bench report`."""
+
+    run_dir: PathText = Field("runs/demo", description="a run directory with trajectories, which are repeated")
+    steps: PositiveInt = 1000
+    trajectories_per_step: PositiveInt = 50
+    openings: PositiveInt = Field(5, description="times that the page is opened in a browser, where there is one")
+    out: PathText | None = Field(None, description="file for the figures, as JSON")

@@ -31,6 +31,6 @@ class ModelConfig(Record):
     trust_remote_code: bool = False
 
 
-class SamplerConfig(Record):
+class HFSamplerConfig(Record):
     kind: Literal["hf"] = "hf"
     max_batch: PositiveInt = Field(64, description="turns decoded together")

@@ -10,9 +10,10 @@ from agent_rl.config.schema.alarm import AlarmConfig
 from agent_rl.config.schema.algo import AlgoConfig
 from agent_rl.config.schema.backend import BackendConfig, EmbeddedBackend
 from agent_rl.config.schema.evaluation import EvalConfig
-from agent_rl.config.schema.model import ModelConfig, SamplerConfig
+from agent_rl.config.schema.model import HFSamplerConfig, ModelConfig
 from agent_rl.config.schema.record import PathText, Record
 from agent_rl.config.schema.rollout import RolloutConfig
+from agent_rl.config.schema.sampler import SamplerConfig
 from agent_rl.config.schema.tasks import SearchTask, TaskConfig
 from agent_rl.config.schema.tools import ToolsConfig
 from agent_rl.config.schema.train import TrainConfig, WarmupConfig
@@ -32,7 +33,7 @@ class RunConfig(Record):
     task: TaskConfig = SearchTask()
     algo: AlgoConfig = AlgoConfig()
     model: ModelConfig = ModelConfig()
-    sampler: SamplerConfig = SamplerConfig()
+    sampler: SamplerConfig = HFSamplerConfig()
     tools: ToolsConfig = ToolsConfig()
     rollout: RolloutConfig = RolloutConfig()
     train: TrainConfig = TrainConfig()

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import signal
+import socket
 import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[3]
+PLATFORM = "tests/backends/verl/cpu_platform"
+TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef" * 4}
 
 KK = {
     "task": {"kind": "kk", "prompt": "brief", "data": {"kind": "generated", "people": [2], "train": 40, "dev": 4}},
@@ -128,7 +140,7 @@ def test_train_kill_resume(
     assert scored.returncode == 0, said
 
 
-def test_the_tool_server_dies_during_a_step(
+def test_the_tool_server_is_killed_during_a_step(
     tmp_path, serve, verl_settings, start_cli, to_arguments, metrics, trajectories
 ) -> None:
     """The step goes on without the trajectories that needed it: masked, in no group's statistics, counted."""
@@ -137,16 +149,25 @@ def test_the_tool_server_dies_during_a_step(
     values = verl_settings(
         run_dir,
         server.url,
-        tools={"call_timeout_s": 1.0},
+        tools={"call_timeout_s": 5.0},
         rollout={"retries": 0, "max_failed_fraction": 1.0},
         train={"steps": 50, "checkpoint_every_steps": 50},
     )
     child = start_cli("train", *to_arguments(values))
     read_until(child, "step 1/50")
     calls = tool.calls
-    tool.breaks = lambda call: tool.calls > calls + 4  # the first few of step 2 are answered, then it is dead
+
+    def kill() -> None:
+        while tool.calls <= calls + 4:  # the first few of step 2 are answered
+            time.sleep(0.001)
+        tool.gate.clear()
+        server.kill()
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
     read_until(child, "step 2/50")
-    tool.breaks = lambda call: False
+    killer.join()
+    serve(server.port)
     read_until(child, "step 3/50")
     # Ctrl-C: the step under way is finished, and a checkpoint written.
     child.send_signal(signal.SIGINT)
@@ -166,6 +187,61 @@ def test_the_tool_server_dies_during_a_step(
         assert record["reward"] is record["advantage"] is None
         assert set(record["weights"]) == {None}
     check_records(records, lines[2], 1)
+
+
+@pytest.fixture
+def cluster(tmp_path_factory) -> Iterator[str]:
+    """A Ray that was there before, as `ray start --head` makes one; its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    ray = [sys.executable, "-m", "ray.scripts.scripts"]
+    # a short path: the sockets in it may not have more than 107 bytes
+    place = tempfile.mkdtemp(prefix="ray", dir="/tmp")
+    room = ["--num-cpus=16", "--num-gpus=1", "--object-store-memory=300000000", "--include-dashboard=false"]
+    environment = os.environ | TOKEN | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / PLATFORM)])}
+    start = [
+        *ray,
+        "start",
+        "--head",
+        f"--port={port}",
+        f"--temp-dir={place}",
+        *room,
+        "--disable-usage-stats",
+        "--block",
+    ]
+    head = subprocess.Popen(start, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
+    address = f"127.0.0.1:{port}"
+    ends = time.monotonic() + 90
+    status = [*ray, "status", f"--address={address}"]
+    while subprocess.run(status, env=environment, capture_output=True).returncode:
+        assert head.poll() is None
+        assert time.monotonic() < ends
+        time.sleep(1)
+    yield address
+    head.terminate()  # it takes its processes with it
+    head.wait(60)
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def test_on_a_cluster_that_was_there_before(
+    tmp_path, serve, verl_settings, start_cli, to_arguments, cluster, metrics, trajectories
+) -> None:
+    server, _ = serve()
+    run_dir = tmp_path / "run"
+    values = verl_settings(run_dir, server.url, train={"steps": 1}, backend={"ray_address": cluster})
+    refused = start_cli("train", *to_arguments(values), RAY_AUTH_MODE="disabled")
+    assert "asks for a token: set RAY_AUTH_MODE=token" in refused.communicate(timeout=200)[0]
+    assert refused.returncode == 2
+    child = start_cli("train", *to_arguments(values), **TOKEN)
+    said, _ = child.communicate(timeout=500)
+    assert child.returncode == 0, said[-4000:]
+    (line,) = (line for line in metrics(run_dir) if line["phase"] == "train")
+    check_records(trajectories(run_dir, 1), line, 1)
+    asked = [sys.executable, "-m", "ray.scripts.scripts", "status", f"--address={cluster}"]
+    assert subprocess.run(asked, env=os.environ | TOKEN, capture_output=True).returncode == 0, (
+        "the run left it as it was"
+    )
 
 
 def test_what_cannot_run_says_why(tmp_path, serve, verl_settings, start_cli, to_arguments) -> None:

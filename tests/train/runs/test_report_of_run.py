@@ -66,10 +66,10 @@ def test_the_report_shows_what_was_trained_on(tmp_path, serve, settings, metrics
 
 
 def _open(address: str, trajectories: int) -> None:
-    """In a browser, where there is one: no error, every trajectory listed."""
+    """In a browser: no error, every trajectory listed."""
     path = next((found for name in ("chromium", "google-chrome") if (found := shutil.which(name))), None)
     if path is None:
-        return
+        pytest.skip("the numbers agree; no Chromium on this machine to open the page in")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

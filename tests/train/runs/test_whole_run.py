@@ -238,14 +238,14 @@ def test_no_reward_for_what_a_dead_server_broke(tmp_path, serve, settings, warm_
         tool.gate.clear()
         time.sleep(0.05)
         server.kill()
-        time.sleep(1.2)
+        time.sleep(4.0)
         serve(server.port)
 
     values = settings(
         tmp_path / "run",
         server.url,
         model={"path": str(warm_folder)},
-        tools={"call_timeout_s": 0.6},
+        tools={"call_timeout_s": 2.0},
         rollout={"retries": 0, "max_failed_fraction": 1.0},
         train={"steps": 8},
     )
@@ -311,7 +311,7 @@ def test_step_without_a_survivor_ends_the_run_and_says_how_to_go_on(
         tmp_path / "run",
         server.url,
         model={"path": str(warm_folder)},
-        tools={"call_timeout_s": 0.4},
+        tools={"call_timeout_s": 5.0},  # a busy machine must not break what the live server answers
         rollout={"retries": 0, "max_failed_fraction": 0.3},
         train={"checkpoint_every_steps": 50},
     )

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent_rl.config.schema import RunConfig
 from agent_rl.errors import UsageError
 from agent_rl.rollout.codec import HFCodec
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 
 def codec_of(model_path: str, config: RunConfig, tool_schemas: Sequence[dict[str, Any]] = ()) -> HFCodec:
-    """What `assemble.make_codec` makes of a loaded model: its tokenizer, and every id that ends a turn.
+    """What `assemble.make_codec` makes of a loaded model. ``tool_schemas``: as there. Raises as `load_tokenizer`."""
+    tokenizer, ends = load_tokenizer(model_path, config)
+    return HFCodec(tokenizer, config.model.prompt_format, ends, tool_schemas)
 
-    ``tool_schemas``: as for `make_codec`. Raises UsageError where there is no such model.
+
+def load_tokenizer(model_path: str, config: RunConfig) -> tuple[PreTrainedTokenizerBase, list[int]]:
+    """The model's tokenizer, and the ids that its generation config ends a turn with.
+
+    Raises UsageError where there is no such model.
     """
     from transformers import AutoTokenizer, GenerationConfig
 
@@ -28,8 +37,7 @@ def codec_of(model_path: str, config: RunConfig, tool_schemas: Sequence[dict[str
         eos = GenerationConfig.from_pretrained(model_path, **common).eos_token_id
     except OSError:  # a model may come without one: then its config says it, as transformers itself would
         eos = getattr(model_config, "eos_token_id", None)
-    ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
-    return HFCodec(tokenizer, config.model.prompt_format, ids, tool_schemas)
+    return tokenizer, eos if isinstance(eos, list) else [] if eos is None else [eos]
 
 
 def load_model_config(model_path: str, config: RunConfig) -> Any:
