@@ -11,8 +11,8 @@ from pydantic import Field
 
 from agent_rl.config.schema import (
     BenchIndexConfig,
-    BenchRetrievalConfig,
     BenchReportConfig,
+    BenchRetrievalConfig,
     BenchSandboxConfig,
     BuildIndexConfig,
     FileList,
