@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from agent_rl.config.schema import (
+    BenchIndexConfig,
     BenchReportConfig,
+    BenchRetrievalConfig,
     BenchRolloutConfig,
     BenchSandboxConfig,
     BuildIndexConfig,
@@ -57,6 +59,7 @@ class CoverageCommand(RunConfig):
     """`agent-rl data coverage`: what an index can answer of the task's questions, or of several sets."""
 
     index: PathText = Field("indexes/miniwiki", description="folder of the index")
+    mode: Literal["dense", "bm25", "hybrid"] | None = Field(None, description="as search.mode of serve-tools")
     sets: tuple[PathText, ...] = Field((), description="files or folders of questions; empty: the task's eval.split")
     max_per_set: PositiveInt | None = None
     depths: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = Field((3, 10), description="k of recall@k")
@@ -135,6 +138,8 @@ COMMANDS: dict[str, tuple[str, type[Record]]] = {
     "serve-tools": ("serve_tools", ServeToolsConfig),
     "bench-report": ("bench_report", BenchReportConfig),
     "bench-sandbox": ("bench_sandbox", BenchSandboxConfig),
+    "bench-index": ("bench_index", BenchIndexConfig),
+    "bench-retrieval": ("bench_retrieval", BenchRetrievalConfig),
     "bench-rollout": ("bench_rollout", BenchRolloutConfig),
 }
 

@@ -17,7 +17,14 @@ from agent_rl.config.schema.algo import (
     TokenWeightConfig,
 )
 from agent_rl.config.schema.backend import BackendConfig, EmbeddedBackend, VerlBackend
-from agent_rl.config.schema.bench import BenchReportConfig, BenchRolloutConfig, BenchSandboxConfig
+from agent_rl.config.schema.bench import (
+    BenchIndexConfig,
+    BenchReportConfig,
+    BenchRetrievalConfig,
+    BenchRolloutConfig,
+    BenchSandboxConfig,
+    RetrievalWay,
+)
 from agent_rl.config.schema.evaluation import EvalConfig
 from agent_rl.config.schema.index import BuildIndexConfig, CorpusConfig, EncoderConfig, FileCorpus, IndexConfig
 from agent_rl.config.schema.model import LoraConfig, ModelConfig
@@ -44,7 +51,9 @@ __all__ = [
     "AlarmConfig",
     "AlgoConfig",
     "BackendConfig",
+    "BenchIndexConfig",
     "BenchReportConfig",
+    "BenchRetrievalConfig",
     "BenchRolloutConfig",
     "BenchSandboxConfig",
     "BuildIndexConfig",
@@ -75,6 +84,7 @@ __all__ = [
     "Record",
     "RemoteSamplerConfig",
     "PluginTask",
+    "RetrievalWay",
     "RolloutConfig",
     "RunConfig",
     "SamplerConfig",
