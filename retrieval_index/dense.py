@@ -3,31 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from retrieval_index.encoder import Encoder, EncoderSpec, TextEncoder
+from retrieval_index.encoder import Dtype, Encoder, EncoderSpec, Engine, TextEncoder
 from retrieval_index.errors import IndexIncomplete, IndexMismatch
+from retrieval_index.halfscan import HalfScan, can_scan, pays
 from retrieval_index.index import INDEX_FILE, IndexManifest, read_faiss
 from retrieval_index.kinds import set_search
 from retrieval_index.ranking import Ranked
 
+Scan = Literal["auto", "faiss", "bfloat16"]
+# FAISS is as quick with fewer queries
+FEWEST_SCANNED = 2
+
 
 class DenseSearcher:
-    """One owner at a time: neither the encoder nor a FAISS index on a GPU may be used by two threads at once."""
+    """One owner at a time: neither the encoder nor a FAISS index on a GPU may be used by two threads at once.
 
-    def __init__(self, encoder: TextEncoder, index: Any) -> None:
-        self.encoder, self.index = encoder, index
+    ``scan``: how several queries at once are searched, by FAISS where it is None.
+    """
+
+    def __init__(self, encoder: TextEncoder, index: Any, scan: HalfScan | None = None) -> None:
+        self.encoder, self.index, self.scan = encoder, index, scan
 
     @classmethod
     def open(
-        cls, folder: Path, manifest: IndexManifest, encoder: EncoderSpec | TextEncoder | None, *, mmap: bool = False
+        cls,
+        folder: Path,
+        manifest: IndexManifest,
+        encoder: EncoderSpec | TextEncoder | None,
+        *,
+        mmap: bool = False,
+        scan: Scan = "auto",
+        engine: Engine = "torch",
+        dtype: Dtype | None = None,
     ) -> DenseSearcher:
-        """Raises IndexIncomplete (a part is missing, or numbers disagree), IndexMismatch (another encoder record, or
-        other weights), EncoderError.
+        """``scan=bfloat16`` searches a flat index in two passes (see `halfscan`), ``auto`` where that pays. ``engine``
+        and ``dtype`` are for the index's own encoder.
+
+        Raises IndexIncomplete (a part is missing, or numbers disagree), IndexMismatch (another encoder record, other
+        weights, or no flat index in memory for ``scan=bfloat16``), EncoderError.
         """
         built = manifest.encoder
         if built is None:
@@ -42,7 +61,7 @@ class DenseSearcher:
             _same_spec(built, encoder, folder)
             encoder = Encoder(encoder)
         elif encoder is None:
-            encoder = Encoder(built)
+            encoder = Encoder(replace(built, dtype=dtype or built.dtype), engine=engine)
         else:
             _same_spec(built, encoder.spec, folder)
         if encoder.fingerprint != manifest.encoder_fingerprint:
@@ -57,7 +76,14 @@ class DenseSearcher:
                 f"says {manifest.dims}; build the index again"
             )
         set_search(index, manifest.nprobe, manifest.ef_search)
-        return cls(encoder, index)
+        scans = can_scan(index, mmap)
+        if scan == "bfloat16" and not scans:
+            raise IndexMismatch(
+                f"search.scan=bfloat16 needs index=flat in memory, and {folder} has {manifest.kind}"
+                f"{' with search.mmap=true' if mmap else ''}; leave search.scan out"
+            )
+        wanted = scan == "bfloat16" or (scan == "auto" and scans and pays(index))
+        return cls(encoder, index, HalfScan(index) if wanted else None)
 
     def rank(self, queries: Sequence[str], k: int) -> list[Ranked | None]:
         """The best rows of each query, which must not be empty; None where its vector is not finite."""
@@ -67,7 +93,9 @@ class DenseSearcher:
         results: list[Ranked | None] = [None] * len(queries)
         if not finite.any():
             return results
-        scores, rows = self.index.search(np.ascontiguousarray(vectors[finite]), min(k, self.index.ntotal))
+        asked = np.ascontiguousarray(vectors[finite])
+        searched = self.index if self.scan is None or len(asked) < FEWEST_SCANNED else self.scan
+        scores, rows = searched.search(asked, min(k, self.index.ntotal))
         for place, row_scores, row_ids in zip(np.flatnonzero(finite).tolist(), scores, rows, strict=True):
             # an approximate index pads with -1 where it found fewer than k
             found = row_ids >= 0

@@ -16,12 +16,17 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from retrieval_index.batches import CPU_BATCH_TOKENS, batches_by_length, padded
 from retrieval_index.download import sha256_of
 from retrieval_index.errors import EncoderError
 from retrieval_index.fetch import offline, resolve_encoder_path
 
 # Passages that a worker process is given at once
 POOL_CHUNK = 256
+
+# What runs the model: how, and not what, it computes, so that an index does not record it
+Engine = Literal["torch", "openvino"]
+Dtype = Literal["auto", "float32", "bfloat16"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,7 @@ class EncoderSpec:
     pooling: Literal["mean", "cls"] = "mean"
     normalise: bool = True
     max_tokens: int = 256
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    dtype: Dtype = "auto"
 
 
 @runtime_checkable
@@ -62,18 +67,29 @@ class Encoder:
 
     ``workers`` above 1: passages are encoded by so many processes of sentence-transformers' pool (on one GPU each,
     where there are GPUs), started at first use and ended by :meth:`close`. Queries stay in this process.
+    ``engine=openvino`` (a CPU) is for queries: a pool encodes with torch.
     """
 
-    def __init__(self, spec: EncoderSpec, *, batch_size: int = 32, workers: int = 1) -> None:
-        """Loads the model. Raises EncoderError (cannot be loaded as specified), UnknownEncoder,
-        FetchError.
+    def __init__(self, spec: EncoderSpec, *, batch_size: int = 32, workers: int = 1, engine: Engine = "torch") -> None:
+        """Loads the model. Raises EncoderError (cannot be loaded as specified, or not run by ``engine``),
+        UnknownEncoder, FetchError.
         """
         self.spec = spec
         self._batch_size, self._workers = batch_size, workers
         self._pool: Any = None
         self.folder = _local_folder(resolve_encoder_path(spec.path))
         self.fingerprint = weights_fingerprint(self.folder)
-        self._model = _load(self.folder, spec)
+        dtype = _dtype(spec)
+        if engine == "openvino":
+            import torch
+
+            from retrieval_index.openvino_engine import openvino_forward
+
+            self._model = _load(self.folder, spec, torch.float32).to("cpu")
+            self._forward = openvino_forward(self._model, dtype)
+        else:
+            self._model = _load(self.folder, spec, dtype)
+            self._forward = self._torch_forward
         self.dims: int = self._model.get_embedding_dimension()
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
@@ -85,6 +101,11 @@ class Encoder:
         if self._workers > 1 and self._pool is None:
             self._pool = _started_pool(self._model, self._workers)
         return self._encode(passages, self.spec.passage_prefix, "passage", self._pool)
+
+    @property
+    def sentence_transformer(self) -> Any:
+        """The model itself, for who wants to compare."""
+        return self._model
 
     def close(self) -> None:
         """End the worker processes, where there are any."""
@@ -98,17 +119,36 @@ class Encoder:
                 raise ValueError(f"{what} {place} of {len(texts)} is empty; leave it out")
         if not texts:
             return np.zeros((0, self.dims), dtype=np.float32)
-        # sentence-transformers forms the batches by length, which halves the padding, and restores the order
-        vectors = self._model.encode(
-            [prefixed(text, prefix) for text in texts],
-            batch_size=self._batch_size,
-            convert_to_numpy=True,
-            show_progress_bar=False,
-            pool=pool,
+        full = [prefixed(text, prefix) for text in texts]
+        if pool is None:
+            vectors = self._in_batches(full)
+        else:
             # the same pieces whatever the number of workers: a resumed build must pad as the first one did
-            chunk_size=POOL_CHUNK if pool is not None else None,
-        ).astype(np.float32, copy=False)
+            vectors = self._model.encode(
+                full, batch_size=self._batch_size, show_progress_bar=False, pool=pool, chunk_size=POOL_CHUNK
+            ).astype(np.float32, copy=False)
         return normalised(vectors) if self.spec.normalise else vectors
+
+    def _in_batches(self, texts: list[str]) -> np.ndarray:
+        """float32 [B, D]. Batches of our own: those of sentence-transformers have a fixed number of texts, whatever
+        their length, and cost milliseconds each beside the model, which single queries would pay.
+        """
+        tokenizer: Any = self._model.tokenizer
+        ids = tokenizer(texts, truncation=True, max_length=self.spec.max_tokens)["input_ids"]
+        budget = CPU_BATCH_TOKENS if self._model.device.type == "cpu" else None
+        vectors = np.empty((len(texts), self.dims), dtype=np.float32)
+        for batch in batches_by_length([len(text) for text in ids], self._batch_size, budget):
+            vectors[batch] = self._forward(*padded([ids[place] for place in batch], tokenizer.pad_token_id))
+        return vectors
+
+    def _torch_forward(self, tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        import torch
+
+        features = {"input_ids": torch.from_numpy(tokens), "attention_mask": torch.from_numpy(mask)}
+        with torch.inference_mode():
+            out = self._model({name: value.to(self._model.device) for name, value in features.items()})
+        pooled: np.ndarray = out["sentence_embedding"].float().cpu().numpy()
+        return pooled
 
 
 def _started_pool(model: Any, workers: int) -> Any:
@@ -169,12 +209,10 @@ def _local_folder(path: str) -> Path:
         raise EncoderError(f"encoder.path={path!r} cannot be had from the hub: {error}") from error
 
 
-def _load(folder: Path, spec: EncoderSpec) -> Any:
-    import torch
+def _load(folder: Path, spec: EncoderSpec, dtype: Any) -> Any:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling
 
-    dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}.get(spec.dtype) or _auto_dtype()
     try:
         with _quiet_loading():
             loaded = SentenceTransformer(str(folder), local_files_only=True, model_kwargs={"dtype": dtype})
@@ -197,9 +235,12 @@ def _load(folder: Path, spec: EncoderSpec) -> Any:
     return SentenceTransformer(modules=[transformer, pooling]).eval()
 
 
-def _auto_dtype() -> Any:
+def _dtype(spec: EncoderSpec) -> Any:
+    """The torch dtype that the model computes in."""
     import torch
 
+    if spec.dtype != "auto":
+        return getattr(torch, spec.dtype)
     if torch.cuda.is_available():
         fast = torch.cuda.is_bf16_supported()
     else:

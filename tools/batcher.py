@@ -18,6 +18,9 @@ from tools.protocol import Tool, ToolCall, ToolResult
 
 log = logging.getLogger(__name__)
 
+# A request with more calls than this share of a batch is a large one
+LARGE = 0.25
+
 
 class HostedTool(Tool, Protocol):
     """What the server needs of a tool beside running it.
@@ -95,7 +98,8 @@ class Batcher:
 
     ``max_batch`` calls run together, ``tool.concurrency`` such batches at once; at most ``max_queue`` wait;
     ``cache_entries`` answers are kept (0: none). Requests take turns: each batch is filled round-robin over the
-    requests that wait, so a single call does not stand behind somebody's bulk.
+    requests that wait. Large requests and small ones have batches of their own, by turns, so that a single call waits
+    for one part of somebody's bulk and is not answered only when 63 others of it are.
     """
 
     def __init__(
@@ -111,7 +115,9 @@ class Batcher:
         self.tool = tool
         self._max_batch, self._max_queue, self._cache_entries = max_batch, max_queue, cache_entries
         self._observer, self._clock = observer, clock
-        self._requests: deque[deque[_Job]] = deque()
+        # small requests, large ones
+        self._queues: tuple[deque[deque[_Job]], deque[deque[_Job]]] = (deque(), deque())
+        self._turn = 0
         self._shared: dict[Hashable, _Job] = {}  # waiting or running, by key
         self._cache: OrderedDict[Hashable, ToolResult] = OrderedDict()
         self._running: dict[asyncio.Task[None], list[_Job]] = {}
@@ -134,7 +140,7 @@ class Batcher:
         if self._dispatcher is not None:
             self._dispatcher.cancel()
             await asyncio.gather(self._dispatcher, return_exceptions=True)
-        queued = [job for request in self._requests for job in request]
+        queued = [job for queue in self._queues for request in queue for job in request]
         for job in queued + [job for batch in self._running.values() for job in batch]:
             for waiter in job.waiters:
                 waiter.settle(self._not_started(waiter, "the server is stopping"))
@@ -142,7 +148,8 @@ class Batcher:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-        self._requests.clear()
+        for queue in self._queues:
+            queue.clear()
         self._shared.clear()
         self._waiting = 0
 
@@ -180,7 +187,7 @@ class Batcher:
         if request:
             self._shared |= fresh
             self._waiting += len(request)
-            self._requests.append(request)
+            self._queues[len(request) > self._max_batch * LARGE].append(request)
             self._work.set()
         try:
             await asyncio.gather(*(waiter.answer for _, waiter in joined))
@@ -213,7 +220,7 @@ class Batcher:
                 task.add_done_callback(self._ended)
             else:
                 self._lanes.release()
-            if not self._requests:
+            if not any(self._queues):
                 self._work.clear()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -221,14 +228,16 @@ class Batcher:
         self._lanes.release()
 
     def _next_batch(self) -> list[_Job]:
-        """The next jobs to run, one from each waiting request in turn."""
+        """The next jobs to run, one from each waiting request in turn; of small requests, or of large ones."""
         now = self._clock()
         batch: list[_Job] = []
-        while self._requests and len(batch) < self._max_batch:
-            request = self._requests.popleft()
+        served = self._turn if self._queues[self._turn] else 1 - self._turn
+        requests, self._turn = self._queues[served], 1 - served
+        while requests and len(batch) < self._max_batch:
+            request = requests.popleft()
             job = request.popleft()
             if request:
-                self._requests.append(request)
+                requests.append(request)
             if job.state == "dropped":
                 continue
             for waiter in [waiter for waiter in job.waiters if waiter.expires <= now]:

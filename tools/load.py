@@ -38,7 +38,7 @@ def _search(
     rerank: str | None = None,
     **how: Any,
 ) -> HostedTool:
-    """``how``: the settings of `Retriever.open` (mode, mmap, rerank_depth)."""
+    """``how``: the settings of `Retriever.open` (mode, mmap, scan, engine, dtype, rerank_depth)."""
     from retrieval_index.retriever import Retriever
     from tools.search import SearchTool
 
@@ -49,7 +49,9 @@ def _search(
         reranker = CrossEncoderScorer(rerank)
     retriever = Retriever.open(index, reranker=reranker, **how)
     tool = SearchTool(retriever, default_top_k=min(3, max_top_k), max_top_k=max_top_k, max_query_chars=max_query_chars)
-    retriever.search(["warm up"], 1)  # the first search of a process is slow, nobody should wait for it
+    retriever.search(
+        ["warm up", "warm up twice"], 1
+    )  # the first search of a process is slow, nobody should wait for it
     return tool
 
 

@@ -21,6 +21,9 @@ BACKLOG = 2048
 # longer than clients keep idle connections, so that it is never the server that closes one in use
 KEEP_ALIVE_S = 75
 GRACE_S = 5
+# The thread that encodes gives the interpreter to the one that answers after so long, not after the usual 5 ms: every
+# answer and every /health would wait for it
+SWITCH_S = 0.001
 
 
 class ServeError(Exception):
@@ -92,6 +95,9 @@ def serve(
     cache_entries: int = 10_000,
     mode: str | None = None,
     mmap: bool = False,
+    scan: str = "auto",
+    engine: str = "torch",
+    dtype: str | None = None,
     rerank: str | None = None,
     rerank_depth: int = 50,
     python: dict[str, Any] | None = None,
@@ -121,7 +127,8 @@ def serve(
     listening = bind(host, port)
     url = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
     search: dict[str, Any] = {"max_top_k": max_top_k, "max_query_chars": max_query_chars}
-    search |= {"mode": mode, "mmap": mmap, "rerank": rerank, "rerank_depth": rerank_depth}
+    search |= {"mode": mode, "mmap": mmap, "scan": scan, "engine": engine, "dtype": dtype}
+    search |= {"rerank": rerank, "rerank_depth": rerank_depth}
 
     def when_loaded(loaded: ToolHost) -> None:
         if loaded.state == "failed":
@@ -145,6 +152,7 @@ def serve(
             timeout_graceful_shutdown=GRACE_S,
         )
     )
+    sys.setswitchinterval(SWITCH_S)
     # uvicorn ends on these signals and then raises them again for whoever handled them before; without a
     # handler of ours a clean end would look like a crash
     earlier = {number: signal.signal(number, _ignore) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -245,6 +253,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--cache-entries", type=int, default=10_000, help="answers kept; 0 keeps none")
     parser.add_argument("--mode", choices=["dense", "bm25", "hybrid"], help="by default what the index has")
     parser.add_argument("--mmap", action="store_true", help="leave the vectors on disk")
+    parser.add_argument("--scan", choices=["auto", "faiss", "bfloat16"], default="auto", help="of a flat index")
+    parser.add_argument("--engine", choices=["torch", "openvino"], default="torch", help="what runs the encoder")
+    parser.add_argument("--dtype", choices=["auto", "float32", "bfloat16"], help="of the encoder, for queries")
     parser.add_argument("--rerank", help="a cross-encoder (folder or hub id) that orders the first hits anew")
     parser.add_argument("--rerank-depth", type=_positive, default=50)
     parser.add_argument("--python", type=_record, help="settings of the python tool: '{\"timeout_s\": 5}'")

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from tools.protocol import ToolCall, ToolResult
 from tools.server import bind
@@ -23,7 +23,7 @@ class RunningServer:
     lasts.
     """
 
-    def __init__(self, app: FastAPI, port: int = 0) -> None:
+    def __init__(self, app: Starlette, port: int = 0) -> None:
         self._socket = bind("127.0.0.1", port)
         self.port: int = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"

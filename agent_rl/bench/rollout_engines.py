@@ -10,18 +10,23 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from agent_rl.bench.episodes import Episodes, ForcedLengths, latency
-from agent_rl.config.schema import BenchRolloutConfig
+from agent_rl.config.schema import BenchRolloutConfig, VLLMSamplerConfig
 from agent_rl.models import resolve_model_path
+from agent_rl.rollout.codec import TokenCodec
 from agent_rl.rollout.groups import GroupPlan, run_groups
 from agent_rl.rollout.statistics import rollout_metrics
 from agent_rl.rollout.trajectory import StopReason, Trajectory
 from agent_rl.samplers.hf import HFSampler
+from agent_rl.samplers.make import PolicySampler
 from agent_rl.train.policy import load_model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +50,14 @@ class OurEngine:
 
     def __init__(self, config: BenchRolloutConfig, episodes: Episodes) -> None:
         self._config, self._episodes = config, episodes
-        model, _ = load_model(resolve_model_path(config.model.path), config.model)
-        settings = config.sampler
-        self._sampler = HFSampler(
-            model, episodes.codec, max_batch=settings.max_batch, kv_budget_mb=settings.kv_budget_mb
-        )
+        path = resolve_model_path(config.model.path)
+        model, _ = load_model(path, config.model)
+        self._sampler = self._open(config, path, model, episodes.codec)
         self._runs = 0
+
+    def _open(self, config: BenchRolloutConfig, path: str, model: PreTrainedModel, codec: TokenCodec) -> PolicySampler:
+        settings = config.sampler
+        return HFSampler(model, codec, max_batch=settings.max_batch, kv_budget_mb=settings.kv_budget_mb)
 
     def run(self, in_flight: int, latency_s: float) -> Run:
         self._runs += 1
@@ -76,6 +83,19 @@ class OurEngine:
 
     def close(self) -> None:
         self._sampler.close()
+
+
+class VLLMEngine(OurEngine):
+    """The same loop over a vLLM engine: its own batching, and its prefix cache in place of ours."""
+
+    def _open(self, config: BenchRolloutConfig, path: str, model: PreTrainedModel, codec: TokenCodec) -> PolicySampler:
+        from agent_rl.samplers.vllm import EngineSettings, VLLMSampler
+
+        longest = config.prompt_tokens + config.query_tokens + config.observation_tokens + config.answer_tokens
+        settings = EngineSettings(
+            path, model.device.type, str(model.dtype).removeprefix("torch."), max_model_tokens=longest + 32
+        )
+        return VLLMSampler(settings, codec, VLLMSamplerConfig(max_batch=config.sampler.max_batch), model)
 
 
 class LockstepEngine:
@@ -128,4 +148,8 @@ class LockstepEngine:
         return None
 
 
-ENGINES: dict[str, Callable[[BenchRolloutConfig, Episodes], Engine]] = {"hf": OurEngine, "lockstep": LockstepEngine}
+ENGINES: dict[str, Callable[[BenchRolloutConfig, Episodes], Engine]] = {
+    "hf": OurEngine,
+    "vllm": VLLMEngine,
+    "lockstep": LockstepEngine,
+}

@@ -55,6 +55,41 @@ def add_parser(subparsers: Any) -> None:
             "agent-rl bench rollout in_flight=[64] latencies_s=[] episodes=128 rounds=1",
         ],
     )
+    add_command(
+        kinds,
+        "index",
+        run=index,
+        composes="bench-index",
+        summary="building beside the bare encoder; size, speed and recall of every kind of index",
+        examples=[
+            "agent-rl bench index corpus=my.jsonl",
+            "agent-rl bench index corpus=my.jsonl passages=20000 rounds=1",
+        ],
+    )
+    add_command(
+        kinds,
+        "train",
+        run=train,
+        composes="bench-train",
+        summary="the training step, in time and memory, beside the padded full-logits step (and TRL's)",
+        examples=[
+            "agent-rl bench train backend.threads=1",
+            "agent-rl bench train shared_prompts=true rounds=5 check=false",
+            "agent-rl bench train trl=venv-trl/bin/python",
+        ],
+    )
+    add_command(
+        kinds,
+        "retrieval",
+        run=retrieval,
+        composes="bench-retrieval",
+        summary="queries per second and latencies of retrieval servers: ours, a per-request FastAPI one, and any other",
+        examples=[
+            "agent-rl bench retrieval index=indexes/miniwiki",
+            "agent-rl bench retrieval index=indexes/mine questions=dev.jsonl clients=[1,128] seconds=20 rounds=5",
+            "agent-rl bench retrieval url=http://10.0.0.7:8000 ways=[] questions=dev.jsonl",
+        ],
+    )
 
 
 def objective(args: argparse.Namespace) -> None:
@@ -87,3 +122,27 @@ def rollout(args: argparse.Namespace) -> None:
     from agent_rl.bench.rollout import bench_rollout
 
     bench_rollout(config)
+
+
+def train(args: argparse.Namespace) -> None:
+    config = composed(args)
+
+    from agent_rl.bench.train import bench_train
+
+    bench_train(config)
+
+
+def retrieval(args: argparse.Namespace) -> None:
+    config = composed(args)
+
+    from agent_rl.bench.retrieval import bench_retrieval
+
+    bench_retrieval(config)
+
+
+def index(args: argparse.Namespace) -> None:
+    config = composed(args)
+
+    from agent_rl.bench.index import bench_index
+
+    bench_index(config)

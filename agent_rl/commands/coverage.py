@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> None:
         items = items_of_sets(config, command.sets, command.max_per_set)
     else:
         items = choose_items(make_task(config), config.eval.split, config.eval.questions, config.eval.seed)
-    retriever, store = Retriever.open(command.index), PassageStore(Path(command.index))
+    retriever, store = Retriever.open(command.index, mode=command.mode), PassageStore(Path(command.index))
     depths = sorted(set(command.depths))
     with progress("coverage", len(store) + len(items), "passages and queries", print) as advance:
 

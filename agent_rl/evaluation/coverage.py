@@ -98,9 +98,11 @@ def _judge(item: TaskItem, hits: Sequence[Hit], titles: set[str], present: set[s
 
 
 def table(found: Sequence[Covered], depths: Sequence[int]) -> str:
-    """Markdown, one row a set and one for all of them."""
+    """Markdown, one row a set and one for all of them. any@k, all@k: questions with a gold title, or all of them, among
+    the first k.
+    """
     head = ["set", "questions", "answerable", "all gold titles in", "answer string in"]
-    head += [f"recall@{k}" for k in depths]
+    head += [f"{what}@{k}" for k in depths for what in ("recall", "any", "all")]
     sets = list(dict.fromkeys(row.set for row in found))
     lines = ["| " + " | ".join(head) + " |", "| " + " | ".join(["---"] * len(head)) + " |"]
     for name in [*(sets if len(sets) > 1 else []), None]:
@@ -108,7 +110,9 @@ def table(found: Sequence[Covered], depths: Sequence[int]) -> str:
         cells = ["all" if name is None else name or "-", str(len(rows)), _share([row.answerable for row in rows])]
         cells.append(_share([row.titles_present == 1 for row in rows if row.titles_present is not None]))
         cells.append(_share([row.answer_present for row in rows if row.answer_present is not None]))
-        cells += [_share([row.recall[k] for row in rows if row.recall is not None]) for k in depths]
+        for k in depths:
+            shares = [row.recall[k] for row in rows if row.recall is not None]
+            cells += [_share(shares), _share([share > 0 for share in shares]), _share([share == 1 for share in shares])]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

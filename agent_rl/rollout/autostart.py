@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from agent_rl.config.schema import ToolsConfig
+from agent_rl.config.schema import SearchToolConfig, ToolsConfig
 from agent_rl.errors import ToolServerUnavailable, UsageError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -63,13 +63,22 @@ def serve_command(tools: ToolsConfig, host: str, port: int, names: Sequence[str]
     """What starts the server, with the settings of the tools that it is to have."""
     command = [sys.executable, "-m", "tools.server", "--host", host, "--port", str(port), "--tools", ",".join(names)]
     if "search" in names:
-        command += ["--index", tools.index]
+        command += ["--index", tools.index, *_search_flags(tools.search)]
     for name, settings in (("python", tools.python), ("sql", tools.sql)):
         if name in names:
             command += [f"--{name}", settings.model_dump_json()]
     if tools.token_file is not None:
         command += ["--token-file", tools.token_file]
     return command
+
+
+def _search_flags(search: SearchToolConfig) -> list[str]:
+    """The settings that differ from the server's own, which are the record's."""
+    flags: list[str] = []
+    for name, value in search.model_dump(exclude_defaults=True).items():
+        flag = f"--{name.replace('_', '-')}"
+        flags += [flag] if value is True else [flag, str(value)]
+    return flags
 
 
 def _address(url: str) -> tuple[str, int]:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 from transformers import Cache, PretrainedConfig
 
+from agent_rl import attention
 from agent_rl.errors import ConfigError
-from agent_rl.samplers import gqa_attention
 from agent_rl.samplers.packed import PackedPass, plan_pass
 
 
@@ -26,10 +26,10 @@ def check_attention(config: PretrainedConfig) -> None:
             f"sampler.kind=hf serves models with full attention in every layer; {config.model_type} also has "
             f"{sorted(kinds - {'full_attention'})}. Give another model.path"
         )
-    if config._attn_implementation != gqa_attention.NAME:
+    if config._attn_implementation != attention.NAME:
         raise ConfigError(
-            f"sampler.kind=hf needs attn_implementation={gqa_attention.NAME}, but the model has "
-            f"{config._attn_implementation}; call model.set_attn_implementation(gqa_attention.register())"
+            f"sampler.kind=hf needs attn_implementation={attention.NAME}, but the model has "
+            f"{config._attn_implementation}; call model.set_attn_implementation(attention.register())"
         )
 
 

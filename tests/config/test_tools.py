@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 
 import pytest
 
 from agent_rl.config.compose import compose
-from agent_rl.config.schema import RunConfig
+from agent_rl.config.schema import RunConfig, SearchToolConfig, ToolsConfig
 from agent_rl.errors import ConfigError, UsageError
 from agent_rl.rollout.assemble import check_tools, make_task, make_tools, start_tools
 from agent_rl.rollout.autostart import serve_command
+from tools.server import main as server_main
+from tools.server import serve
 
 
 @pytest.mark.parametrize("command", ["train", "eval", "rollout", "warmup"])
@@ -98,3 +101,28 @@ def test_a_run_starts_the_tools_that_it_needs_with_its_settings() -> None:
     assert '"memory_mb":99' in command[command.index("--python") + 1]
     assert "--sql" not in command
     assert "--python" not in serve_command(config.tools, "127.0.0.1", 8900, ("search",))
+
+
+def test_a_server_of_the_run_s_own_searches_as_the_run_says() -> None:
+    overrides = ["tools.search.mode=hybrid", "tools.search.mmap=true", "tools.search.cache_entries=0"]
+    config = compose("train", [*overrides, "tools.search.engine=openvino"])
+    command = serve_command(config.tools, "127.0.0.1", 8900, ("search",))
+    flags = command[command.index("--index") + 2 :]
+    assert flags == ["--cache-entries", "0", "--mode", "hybrid", "--mmap", "--engine", "openvino"]
+    assert "--mode" not in serve_command(config.tools, "127.0.0.1", 8900, ("python",))
+    assert "--mode" not in serve_command(compose("train", []).tools, "127.0.0.1", 8900, ("search",))
+
+
+def test_every_setting_of_search_is_one_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: dict[str, object] = {}
+    monkeypatch.setattr("tools.server.serve", lambda tools, **settings: served.update(settings))
+    changed = {"max_batch": 3, "max_queue": 4, "max_top_k": 5, "max_query_chars": 6, "cache_entries": 7, "mmap": True}
+    changed |= {"mode": "bm25", "scan": "faiss", "engine": "openvino", "dtype": "float32"}
+    changed |= {"rerank": "x/y", "rerank_depth": 8}
+    search = SearchToolConfig.model_validate(changed)
+    assert set(changed) == set(SearchToolConfig.model_fields)
+    command = serve_command(ToolsConfig(search=search), "127.0.0.1", 8900, ("search",))
+    assert server_main(command[3:]) == 0
+    assert {name: served[name] for name in changed} == changed
+    monkeypatch.undo()
+    assert set(changed) <= set(inspect.signature(serve).parameters)

@@ -84,8 +84,10 @@ def test_what_an_index_can_answer(tmp_path: Path) -> None:
     assert by_id["e"].recall == {1: 1.0, 3: 1.0}
     write(found, tmp_path / "coverage.jsonl")
     assert read_answerable(str(tmp_path / "coverage.jsonl")) == {"a", "e"}
-    last = table(found, [1, 3]).splitlines()[-1]
-    assert last.startswith("| all | 5 | 0.400 | 0.500 | 0.750 |")
+    head, _, last = table(found, [1, 3]).splitlines()
+    assert head.endswith("| recall@1 | any@1 | all@1 | recall@3 | any@3 | all@3 |")
+    # first: a finds one title of two, b and c none, e its answer; d has neither titles nor an answer to be found
+    assert last == "| all | 5 | 0.400 | 0.500 | 0.750 | 0.375 | 0.500 | 0.250 | 0.625 | 0.750 | 0.500 |"
 
 
 def test_titles_are_found_in_the_public_layouts() -> None:

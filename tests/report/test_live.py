@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import select
+import signal
 import sys
 import threading
 import time
@@ -79,7 +80,7 @@ def test_watch_in_a_terminal(tmp_path, made) -> None:
     seen = bytearray()
 
     def read_until(wanted: bytes) -> None:
-        ends = time.monotonic() + 30
+        ends = time.monotonic() + 60
         while wanted not in seen:
             assert time.monotonic() < ends, bytes(seen[-2000:])
             if select.select([terminal], [], [], 0.2)[0]:
@@ -93,7 +94,15 @@ def test_watch_in_a_terminal(tmp_path, made) -> None:
         read_until(b"step 13 of")
         os.write(terminal, b"\x03")
         read_until(b"\x1b[?1049l")
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) in (0, 130)
+        ended = time.monotonic() + 30
+        while not (found := os.waitpid(child, os.WNOHANG))[0]:
+            assert time.monotonic() < ended
+            time.sleep(0.02)
+        assert os.waitstatus_to_exitcode(found[1]) in (0, 130)
+    except BaseException:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise
     finally:
         os.close(terminal)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import itertools
 import shutil
 
 import numpy as np
 import pytest
 
+from retrieval_index.batches import batches_by_length
 from retrieval_index.builder import build_index
 from retrieval_index.corpus import Passage
 from retrieval_index.encoder import Encoder, EncoderSpec
@@ -117,3 +119,42 @@ def test_minilm_finds_real_passages(shared_data, tmp_path):
     assert found >= asked - 1
     (hits,) = Retriever.open(tmp_path / "i").search(["When did the mother of Lothair II die?"], 3)
     assert "Lothair II" in [hit.title for hit in hits]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="pip install 'agent-rl[openvino]'")
+def test_openvino_gives_the_vectors_of_torch(tiny):
+    texts = [" ".join(WORDS[: 1 + n % 8]) for n in range(10)]
+    for pooling in ("mean", "cls"):
+        spec = _spec(tiny, pooling=pooling, query_prefix="query: ")
+        converted = Encoder(spec, batch_size=3, engine="openvino").encode_queries(texts)
+        assert converted.dtype == np.float32
+        assert np.allclose(converted, Encoder(spec).encode_queries(texts), atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="pip install 'agent-rl[openvino]'")
+def test_a_conversion_that_changes_the_vectors_is_refused(tiny, monkeypatch):
+    """The check at the start is all that stands between a wrong conversion and noise."""
+    import openvino
+
+    real = openvino.CompiledModel.create_infer_request
+
+    class Shuffled:
+        def __init__(self, request):
+            self.request = request
+
+        def infer(self, inputs):
+            return {0: self.request.infer(inputs)[0][:, ::-1]}
+
+    monkeypatch.setattr(openvino.CompiledModel, "create_infer_request", lambda model: Shuffled(real(model)))
+    with pytest.raises(EncoderError, match="engine=openvino gives other vectors than torch"):
+        Encoder(_spec(tiny), engine="openvino")
+
+
+def test_batches_are_of_like_length_and_bounded():
+    lengths = [5, 100, 7, 6, 600, 5, 90]
+    batches = list(batches_by_length(lengths, most_texts=3, most_tokens=200))
+    assert batches == [[0, 5, 3], [2, 6], [1], [4]]
+    assert list(batches_by_length(lengths, 10, None)) == [[0, 5, 3, 2, 6, 1, 4]]
+    assert list(batches_by_length([], 3, 5)) == []

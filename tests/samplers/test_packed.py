@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from agent_rl.attention import attention
 from agent_rl.errors import ConfigError
-from agent_rl.samplers.gqa_attention import grouped_query_attention
 from agent_rl.samplers.hf import HFSampler
 from agent_rl.samplers.packed import plan_pass
 from agent_rl.testing import ToyCodec, tiny_model
@@ -45,7 +45,7 @@ def test_every_token_sees_its_own_row_up_to_itself(
     assert plan.positions[0].tolist() == [column for _, column in places]
     query = torch.randn(1, heads, len(places), DIM, generator=generator)
     with torch.no_grad():
-        out, _ = grouped_query_attention(torch.nn.Module(), query, *slab, plan.mask, scaling=DIM**-0.5, packed=plan)
+        out, _ = attention(torch.nn.Module(), query, *slab, plan.mask, scaling=DIM**-0.5, packed=plan)
     for at, (row, column) in enumerate(places):
         wanted = plain(query[0, :, at], slab[0][row, :, : column + 1], slab[1][row, :, : column + 1])
         assert torch.allclose(out[0, at].double(), wanted, atol=1e-6), (row, column)
@@ -66,4 +66,4 @@ def test_a_model_with_another_attention_is_refused(codec: ToyCodec) -> None:
 def test_a_layer_that_keeps_the_pass_to_itself_is_an_error() -> None:
     query, slab = torch.zeros(1, 2, 3, DIM), torch.zeros(4, 2, 16, DIM)
     with pytest.raises(RuntimeError, match="does not hand the sampler's pass on"):
-        grouped_query_attention(torch.nn.Linear(1, 1), query, slab, slab, None)
+        attention(torch.nn.Linear(1, 1), query, slab, slab, None)

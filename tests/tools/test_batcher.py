@@ -54,8 +54,26 @@ async def test_a_single_call_does_not_stand_behind_a_bulk():
     await _until(lambda: batcher.waiting == 43)
     tool.gate.set()
     await single
-    assert "single" in [call.arguments["text"] for call in tool.batches[1]]
+    # alone: not answered only when seven others of the bulk are
+    assert [call.arguments["text"] for call in tool.batches[1]] == ["single"]
     assert [r.text for r in await bulk] == [f"echo bulk{n}" for n in range(50)]
+    await batcher.stop()
+
+
+async def test_bulk_and_singles_take_turns_and_neither_starves():
+    tool = EchoTool()
+    batcher = _batcher(tool)
+    tool.gate.clear()
+    first = asyncio.create_task(batcher.submit([_call("first")]))
+    await _until(lambda: tool.batches)
+    requests = [[_call("bulk") for _ in range(16)], *([_call("single")] for _ in range(16))]
+    waiting = [asyncio.create_task(batcher.submit(request)) for request in requests]
+    await _until(lambda: batcher.waiting == 32)
+    tool.gate.set()
+    await asyncio.gather(first, *waiting)
+    kinds = [{call.arguments["text"] for call in batch} for batch in tool.batches[1:]]
+    assert kinds == [{"bulk"}, {"single"}, {"bulk"}, {"single"}]
+    assert [len(batch) for batch in tool.batches[1:]] == [8, 8, 8, 8]
     await batcher.stop()
 
 

@@ -17,14 +17,21 @@ from agent_rl.config.schema.algo import (
     TokenWeightConfig,
 )
 from agent_rl.config.schema.backend import BackendConfig, EmbeddedBackend, VerlBackend
-from agent_rl.config.schema.bench import BenchReportConfig, BenchRolloutConfig, BenchSandboxConfig
+from agent_rl.config.schema.bench import (
+    BenchIndexConfig,
+    BenchReportConfig,
+    BenchRetrievalConfig,
+    BenchRolloutConfig,
+    BenchSandboxConfig,
+    RetrievalWay,
+)
 from agent_rl.config.schema.evaluation import EvalConfig
 from agent_rl.config.schema.index import BuildIndexConfig, CorpusConfig, EncoderConfig, FileCorpus, IndexConfig
-from agent_rl.config.schema.model import HFSamplerConfig, LoraConfig, ModelConfig
+from agent_rl.config.schema.model import LoraConfig, ModelConfig
 from agent_rl.config.schema.record import PathText, PositiveInt, Record
 from agent_rl.config.schema.rollout import RolloutConfig
 from agent_rl.config.schema.run import LoggingConfig, RunConfig
-from agent_rl.config.schema.sampler import RemoteSamplerConfig, SamplerConfig, VLLMSamplerConfig
+from agent_rl.config.schema.sampler import HFSamplerConfig, RemoteSamplerConfig, SamplerConfig, VLLMSamplerConfig
 from agent_rl.config.schema.serve import PythonToolConfig, SearchToolConfig, ServeToolsConfig, SqlToolConfig
 from agent_rl.config.schema.tasks import (
     FileList,
@@ -44,7 +51,9 @@ __all__ = [
     "AlarmConfig",
     "AlgoConfig",
     "BackendConfig",
+    "BenchIndexConfig",
     "BenchReportConfig",
+    "BenchRetrievalConfig",
     "BenchRolloutConfig",
     "BenchSandboxConfig",
     "BuildIndexConfig",
@@ -75,6 +84,7 @@ __all__ = [
     "Record",
     "RemoteSamplerConfig",
     "PluginTask",
+    "RetrievalWay",
     "RolloutConfig",
     "RunConfig",
     "SamplerConfig",

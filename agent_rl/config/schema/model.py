@@ -1,4 +1,4 @@
-"""The model and the sampler that draws from it."""
+"""The model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Literal
 from pydantic import Field
 
 from agent_rl.config.schema.record import (
-    NonNegativeInt,
     PositiveInt,
     Record,
 )
@@ -30,13 +29,3 @@ class ModelConfig(Record):
     lora: LoraConfig | None = None
     gradient_checkpointing: bool = False
     trust_remote_code: bool = False
-
-
-class HFSamplerConfig(Record):
-    kind: Literal["hf"] = "hf"
-    max_batch: PositiveInt = Field(64, description="turns decoded together")
-    kv_budget_mb: NonNegativeInt = Field(
-        4096,
-        description="MiB for the KV caches of trajectories that wait for a tool, and of prompts; "
-        "beyond it they are dropped and prefilled again",
-    )

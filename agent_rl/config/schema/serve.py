@@ -34,6 +34,13 @@ class SearchToolConfig(Record):
         None, description="hybrid: both, by reciprocal rank fusion; null: dense where the index is, else bm25"
     )
     mmap: bool = Field(False, description="leave the vectors on disk: less memory, slower searches")
+    scan: Literal["auto", "faiss", "bfloat16"] = Field(
+        "auto", description="bfloat16: a flat index in two passes with the rows of an exact search; auto: where it pays"
+    )
+    engine: Literal["torch", "openvino"] = Field("torch", description="what runs the encoder, for queries")
+    dtype: Literal["auto", "float32", "bfloat16"] | None = Field(
+        None, description="what the encoder computes queries in; null: as the index was built"
+    )
     rerank: str | None = Field(None, description="a cross-encoder (folder or hub id) that orders the first hits anew")
     rerank_depth: PositiveInt = Field(50, description="hits that the cross-encoder reads")
 

@@ -12,7 +12,7 @@ from agent_rl.config.schema.record import (
     PositiveInt,
     Record,
 )
-from agent_rl.config.schema.serve import PythonToolConfig, SqlToolConfig, ToolName, each_once
+from agent_rl.config.schema.serve import PythonToolConfig, SearchToolConfig, SqlToolConfig, ToolName, each_once
 
 
 class ToolsConfig(Record):
@@ -21,6 +21,7 @@ class ToolsConfig(Record):
     token_file: str | None = None
     autostart: bool = Field(False, description="start a server of the tools for the run and stop it after")
     index: str = Field("indexes/miniwiki", description="used by autostart only")
+    search: SearchToolConfig = Field(SearchToolConfig(), description="used by autostart only")
     python: PythonToolConfig = Field(PythonToolConfig(), description="used by autostart only")
     sql: SqlToolConfig = Field(SqlToolConfig(), description="used by autostart only")
     call_timeout_s: PositiveFloat = 30.0
