@@ -167,7 +167,7 @@ def tiny_model(vocabulary: int, *, seed: int = 0) -> PreTrainedModel:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from agent_rl.samplers import gqa_attention
+    from agent_rl import attention
 
     torch.manual_seed(seed)
     config = LlamaConfig(
@@ -184,5 +184,5 @@ def tiny_model(vocabulary: int, *, seed: int = 0) -> PreTrainedModel:
         pad_token_id=None,
     )
     model = LlamaForCausalLM(config).eval()
-    model.set_attn_implementation(gqa_attention.register())
+    model.set_attn_implementation(attention.register())
     return model

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from agent_rl.config.schema import (
     BenchIndexConfig,
     BenchReportConfig,
     BenchRetrievalConfig,
+    BenchRolloutConfig,
     BenchSandboxConfig,
     BuildIndexConfig,
     FileList,
@@ -84,6 +85,28 @@ class BenchObjectiveCommand(RunConfig):
     pairs: PositiveInt = Field(7, description="timed pairs of updates")
 
 
+class BenchTrainCommand(RunConfig):
+    """`agent-rl bench train`: our training step beside the padded full-logits step."""
+
+    sequences: PositiveInt = 32
+    min_tokens: Annotated[int, Field(ge=8, description="of a sequence")] = 60
+    max_tokens: Annotated[int, Field(ge=8, description="of a sequence")] = 300
+    trained_fraction: Annotated[float, Field(gt=0, le=0.8, description="of a sequence's tokens")] = 0.25
+    shared_prompts: bool = Field(False, description="each group of rollout.group_size begins with one prompt")
+    scale: PositiveInt = Field(4, description="also measure our step on so many times the sequences (1: no)")
+    plain_rows: PositiveInt = Field(8, description="sequences in a micro-batch of the plain step")
+    check: bool = Field(True, description="first compare the gradients of the two, in float32, with exact ones")
+    rounds: PositiveInt = 3
+    trl: PathText | None = Field(None, description="a python with TRL: its GRPOTrainer's step is measured too")
+    out: PathText | None = Field(None, description="file for the figures, as JSON")
+
+    @model_validator(mode="after")
+    def _lengths_in_order(self) -> BenchTrainCommand:
+        if self.max_tokens < self.min_tokens:
+            raise ValueError(f"max_tokens={self.max_tokens} is below min_tokens={self.min_tokens}")
+        return self
+
+
 class MiniwikiCommand(MiniwikiData):
     """`agent-rl data miniwiki`: the generator's settings and the folder to write."""
 
@@ -110,12 +133,14 @@ COMMANDS: dict[str, tuple[str, type[Record]]] = {
     "data-prepare": ("data_prepare", PrepareCommand),
     "data-miniwiki": ("data_miniwiki", MiniwikiCommand),
     "bench-objective": ("train", BenchObjectiveCommand),
+    "bench-train": ("train", BenchTrainCommand),
     "build-index": ("build_index", BuildIndexConfig),
     "serve-tools": ("serve_tools", ServeToolsConfig),
     "bench-report": ("bench_report", BenchReportConfig),
     "bench-sandbox": ("bench_sandbox", BenchSandboxConfig),
     "bench-index": ("bench_index", BenchIndexConfig),
     "bench-retrieval": ("bench_retrieval", BenchRetrievalConfig),
+    "bench-rollout": ("bench_rollout", BenchRolloutConfig),
 }
 
 

@@ -170,7 +170,7 @@ async def _sample_turn(trajectory: Trajectory, spec: RolloutSpec, seed: int, ope
     start = len(ledger)
     began = time.perf_counter()
     budget = min(limits.max_turn_tokens, limits.max_response_tokens - ledger.response_length())
-    text, part = "", 0
+    text, part, queued_s = "", 0, 0.0
     while True:
         ids = ledger.input_ids
         params = SamplingParams(
@@ -189,6 +189,7 @@ async def _sample_turn(trajectory: Trajectory, spec: RolloutSpec, seed: int, ope
             raise SamplerError("the sampler aborted the turn")
         assert ids == ledger.input_ids, "the ledger changed while the sampler ran"  # invariant 2
         ledger.policy(sampled.ids, sampled.logprobs, sampled.version)
+        queued_s += sampled.queued_s
         text += _kept_text(sampled, spec.codec)
         parsed = spec.grammar.parse(opening + text, spec.task.tools)
         used = len(ledger) - start
@@ -198,8 +199,8 @@ async def _sample_turn(trajectory: Trajectory, spec: RolloutSpec, seed: int, ope
     finish = sampled.finish
     if sampled.stop_string and parsed.open_think:
         finish = "length"  # the budget ran out inside the think block
-    seconds = time.perf_counter() - began
-    return Turn(start, len(ledger), text, finish, generate_s=seconds), parsed
+    generate_s = time.perf_counter() - began - queued_s
+    return Turn(start, len(ledger), text, finish, began=began, queued_s=queued_s, generate_s=generate_s), parsed
 
 
 def _kept_text(sampled: SampledTurn, codec: TokenCodec) -> str:

@@ -61,6 +61,7 @@ def trajectory_record(
         "attempts": trajectory.attempts,
         "times": {
             "total_s": round(trajectory.seconds, 4),
+            "queued_s": round(sum(turn.queued_s for turn in trajectory.turns), 4),
             "generate_s": round(sum(turn.generate_s for turn in trajectory.turns), 4),
             "tool_s": round(sum(turn.tool_s for turn in trajectory.turns), 4),
             "tool_queued_s": round(sum(turn.tool_queued_s for turn in trajectory.turns), 4),

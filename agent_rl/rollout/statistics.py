@@ -8,6 +8,7 @@ from statistics import fmean, pstdev
 
 from agent_rl.rollout.groups import Group
 from agent_rl.rollout.ledger import Author
+from agent_rl.rollout.timing import time_split
 from agent_rl.rollout.trajectory import StopReason, Trajectory
 
 
@@ -24,7 +25,7 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "tool/failures": float(sum(t.failure is not None and t.failure.boundary == "tool" for t in everyone)),
     }
     if everyone:
-        found |= _shapes(everyone)
+        found |= _shapes(everyone) | time_split(everyone)
     if scored:
         rewards = [trajectory.score.value for trajectory in scored if trajectory.score is not None]
         found["reward/mean"], found["reward/std"] = fmean(rewards), pstdev(rewards)

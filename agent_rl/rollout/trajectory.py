@@ -36,6 +36,9 @@ class Turn:
     """One policy turn and what came back. ``start``/``end`` index the ledger (policy tokens only).
 
     ``further_calls``: tool, arguments and status of the calls that were made beside the first.
+    ``began`` (time.perf_counter): the turn was asked of the sampler. Seconds from then on: ``queued_s`` until it was
+    admitted to the sampler's batch, ``generate_s`` until its last token, ``tool_s`` until the observation was there,
+    ``tool_queued_s`` of which the call waited in the tool server's queue.
     """
 
     start: int
@@ -47,6 +50,8 @@ class Turn:
     tool_status: str | None = None
     observation: str | None = None
     further_calls: tuple[tuple[str, dict[str, Any], str], ...] = ()
+    began: float = 0.0
+    queued_s: float = 0.0
     generate_s: float = 0.0
     tool_s: float = 0.0
     tool_queued_s: float = 0.0

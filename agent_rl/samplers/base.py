@@ -31,7 +31,8 @@ class SampledTurn:
     ``ids`` and ``logprobs`` have one entry a token. ``finish``: ``stop`` (a stop string completed, then
     ``stop_string`` says which, or the model's own end token, then it is None), ``length`` (``max_tokens``
     reached) or ``abort`` (infrastructure; the ids are partial). ``version`` is the policy version.
-    ``logprobs`` are natural logs of softmax(logits / temperature), at temperature 1 when greedy.
+    ``logprobs`` are natural logs of softmax(logits / temperature), at temperature 1 when greedy. ``queued_s``: seconds
+    until the turn was admitted, where the sampler knows it.
     """
 
     ids: list[int]
@@ -39,6 +40,7 @@ class SampledTurn:
     finish: Finish
     stop_string: str | None
     version: int
+    queued_s: float = 0.0
 
 
 @runtime_checkable

@@ -1,18 +1,19 @@
 """The embedded sampler: a transformers model that decodes whatever is waiting, in one batch.
 
 A worker thread owns the model while it samples. Between two tokens it admits waiting turns and lets finished
-ones go; each trajectory's KV cache is kept from turn to turn, so only the new observation is prefilled; the
-members of a group share the prefill of their prompt.
+ones go. Each trajectory's KV cache is kept from turn to turn within a budget, so only the new observation is prefilled,
+and that in the same forward pass in which the others decode; the members of a group share the prefill of their prompt.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import queue
 import random
 import threading
-from collections import OrderedDict
+import time
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -22,45 +23,53 @@ from agent_rl.errors import SamplerError
 from agent_rl.rollout.codec import TokenCodec
 from agent_rl.samplers.base import Finish, SampledTurn, SamplingParams
 from agent_rl.samplers.draw import draw
-from agent_rl.samplers.kv_slab import KVSlab, Stash, check_attention
+from agent_rl.samplers.kv_slab import KVSlab, check_attention
+from agent_rl.samplers.kv_store import KeptCache, KVStore
+from agent_rl.samplers.request import TurnRequest
 from agent_rl.samplers.stats import SamplerStats
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_SHARED_PROMPTS = 64  # prompts whose prefill is remembered for the other members of their group
+# New tokens of one pass (more only where one turn alone has more): a longer pass is no faster for each token.
+PREFILL_TOKENS = 1024
 
 
 @dataclass(slots=True)
-class _Request:
-    ids: list[int]
-    params: SamplingParams
-    session: str
-    future: asyncio.Future[SampledTurn]
-    loop: asyncio.AbstractEventLoop
-    rng: random.Random
-    sampled: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    cancelled: bool = False
+class _Joining:
+    """A turn whose new tokens are in the next pass; ``sharers`` have the same prompt and start from its cache."""
+
+    request: TurnRequest
+    turn: KeptCache | None
+    sharers: list[TurnRequest] = field(default_factory=list)
+
+    @property
+    def new_ids(self) -> list[int]:
+        return self.request.ids[len(self.turn.ids) if self.turn else 0 :]
 
 
 class HFSampler:
     """Sampler over a causal language model of transformers that lives in this process.
 
+    ``max_batch``: turns decoded together. ``kv_budget_mb``: MiB for the caches of trajectories that wait for a tool
+    and of prompts; the running batch has its own.
     The model may be the one that is trained: ``policy_updated(version)`` after each change of its weights drops
     the caches that the old weights made. Nothing may be sampling at that moment (RuntimeError otherwise).
-    Raises ConfigError for a model that it cannot serve (sliding windows, recurrent layers).
+    Raises ConfigError for a model that it cannot serve (sliding windows, recurrent layers, another attention).
     """
 
-    def __init__(self, model: PreTrainedModel, codec: TokenCodec, *, max_batch: int = 64) -> None:
+    def __init__(
+        self, model: PreTrainedModel, codec: TokenCodec, *, max_batch: int = 64, kv_budget_mb: float = 4096
+    ) -> None:
         check_attention(model.config.get_text_config())
         self._model, self._codec, self._max_batch = model, codec, max_batch
         self._device = model.device
         self._slab: KVSlab | None = None
-        self._active: list[_Request] = []
-        self._stashes: dict[str, Stash] = {}
-        self._prompts: OrderedDict[tuple[int, ...], tuple[torch.Tensor, torch.Tensor]] = OrderedDict()
-        self._inbox: queue.SimpleQueue[_Request | str | None] = queue.SimpleQueue()
+        self._store = KVStore(int(kv_budget_mb * 2**20))
+        self._active: list[TurnRequest] = []  # their place is their row of the slab
+        self._joining: list[_Joining] = []
+        self._sharing: list[tuple[TurnRequest, KeptCache]] = []
+        self._inbox: queue.SimpleQueue[TurnRequest | str | None] = queue.SimpleQueue()
         self._pending, self._closed = 0, False
         self._pending_lock = threading.Lock()
         self._pass_lock = threading.Lock()  # held by the worker from taking a turn to letting it go
@@ -73,7 +82,7 @@ class HFSampler:
 
     async def sample(self, ids: list[int], params: SamplingParams, *, session: str) -> SampledTurn:
         loop = asyncio.get_running_loop()
-        request = _Request(list(ids), params, session, loop.create_future(), loop, random.Random(params.seed))
+        request = TurnRequest(list(ids), params, session, loop.create_future(), loop, random.Random(params.seed))
         with self._pending_lock:
             if self._closed:
                 raise SamplerError("the sampler is closed")
@@ -98,8 +107,7 @@ class HFSampler:
         # The worker may still be in a pass for a turn that was cancelled, and would remember its prompt after us.
         with self._pass_lock:
             self.version = version
-            self._stashes.clear()
-            self._prompts.clear()
+            self._store.clear()
 
     def release_memory(self) -> None:
         """Nothing: the model is the policy's own, and caches of old weights go with ``policy_updated``."""
@@ -118,22 +126,19 @@ class HFSampler:
     # ------------------------------------------------------------ the worker thread
 
     def _work(self) -> None:
-        waiting: list[_Request] = []
+        waiting: deque[TurnRequest] = deque()
         open_ = True
         while open_:
             open_ = self._take(waiting, block=not waiting and not self._active)
             try:
                 with self._pass_lock, torch.inference_mode():
-                    self._admit(waiting)
-                    if self._active:
-                        self._decode()
+                    self._choose(waiting)
+                    self._pass()
             except Exception as error:  # e.g. out of memory: these turns abort, the next ones may work
-                self._abort([*self._active, *waiting], SamplerError(f"{type(error).__name__}: {error}"))
-                self._active, self._slab = [], None
-                waiting.clear()
-        self._abort([*self._active, *waiting], SamplerError("the sampler was closed"))
+                self._abort(waiting, SamplerError(f"{type(error).__name__}: {error}"))
+        self._abort(waiting, SamplerError("the sampler was closed"))
 
-    def _take(self, waiting: list[_Request], *, block: bool) -> bool:
+    def _take(self, waiting: deque[TurnRequest], *, block: bool) -> bool:
         """Move messages from the inbox; False once the sampler is to end."""
         while True:
             try:
@@ -144,82 +149,106 @@ class HFSampler:
             if message is None:
                 return False
             if isinstance(message, str):
-                self._stashes.pop(message, None)
+                self._store.end_session(message)
             else:
                 waiting.append(message)
 
-    def _admit(self, waiting: list[_Request]) -> None:
-        if self._slab is None:
-            self._slab = KVSlab(self._model.config.get_text_config(), self._max_batch, self._model.dtype, self._device)
-        while waiting and len(self._active) < self._max_batch:
+    def _choose(self, waiting: deque[TurnRequest]) -> None:
+        """Who of the waiting takes part in the next pass, in the order of their coming."""
+        room, tokens = self._max_batch - len(self._active), 0
+        leaders: dict[tuple[int, ...], _Joining] = {}
+        while waiting and room:
             request = waiting[0]
             if request.cancelled:
-                waiting.pop(0)
+                waiting.popleft()
                 continue
-            row = len(self._active)
-            self._slab.clear(row)
-            # It waits until it runs: an error on the way must find it in one of the two lists to end it.
-            logits = self._prefill(request, row)
-            self._active.append(waiting.pop(0))
-            self._append(logits, [request])
-            if self._finish(request) is not None:
-                self._release(row)
+            turn = self._store.find_turn(request.session, request.ids)
+            prompt = None if turn else self._store.find_prompt(request.ids)
+            leader = None if turn else leaders.get(tuple(request.ids))
+            if prompt is not None:
+                self._sharing.append((request, prompt))
+            elif leader is not None:
+                leader.sharers.append(request)
+            else:
+                joining = _Joining(request, turn)
+                if tokens and tokens + len(joining.new_ids) > PREFILL_TOKENS:
+                    return
+                tokens += len(joining.new_ids)
+                self._joining.append(joining)
+                if turn is None:
+                    leaders[tuple(request.ids)] = joining
+            request.begun = time.perf_counter()
+            self._store.drop_turn(request.session)
+            waiting.popleft()
+            room -= 1
 
-    def _prefill(self, request: _Request, row: int) -> torch.Tensor:
-        """Bring the cache of ``row`` to ``request.ids``; logits [1, V] after the last of them."""
+    def _pass(self) -> None:
+        """One token for every running turn and for those that join; finished turns leave."""
+        if self._slab is None:
+            self._slab = KVSlab(self._model.config.get_text_config(), self._max_batch, self._model.dtype, self._device)
+        slab = self._slab
+        self._start_sharing()
+        running = len(self._active)
+        for row, joining in enumerate(self._joining, running):
+            slab.clear(row)
+            if joining.turn is not None:
+                slab.load(row, joining.turn.kv)
+                self.stats.reused_tokens += len(joining.turn.ids)
+        if not running and not self._joining:
+            return
+        logits = self._forward(running)
+        self.stats.decode_passes += running > 0
+        self._active += [joining.request for joining in self._joining]
+        self._append(logits, self._active)
+        for row, joining in enumerate(self._joining, running):
+            request = joining.request
+            self.stats.prefilled_tokens += len(joining.new_ids)
+            lost = self._store.count_lost(request.session, request.ids)
+            self.stats.reprefilled_tokens += lost
+            if joining.turn is None and not lost:
+                # A copy of the logits: a slice would keep those of the whole pass alive.
+                prompt = KeptCache(request.ids, slab.save(row), logits[row].clone())
+                self.stats.kv_evictions += self._store.keep_prompt(prompt)
+                self._sharing += [(sharer, prompt) for sharer in joining.sharers]
+        self._joining = []  # not before: an error on the way must find the sharers to end them
+        self._start_sharing()
+        self._let_go(0)
+
+    def _start_sharing(self) -> None:
+        """Turns whose prompt another has prefilled: its cache is copied, and their first token drawn."""
+        slab, sharing, first = self._slab, self._sharing, len(self._active)
+        assert slab is not None
+        if not sharing:
+            return
+        for row, (_, prompt) in enumerate(sharing, first):
+            slab.load(row, prompt.kv)
+            self.stats.shared_prompt_tokens += len(prompt.ids)
+        requests = [request for request, _ in sharing]
+        self._append(torch.stack([prompt.logits for _, prompt in sharing if prompt.logits is not None]), requests)
+        self._active += requests
+        self._sharing = []
+        self._let_go(first)
+
+    def _forward(self, running: int) -> torch.Tensor:
+        """Logits [R + S, V] after the newest token of each running row and of each that joins."""
         slab = self._slab
         assert slab is not None
-        stash = self._stashes.pop(request.session, None)
-        if stash is not None and request.ids[: len(stash.ids)] == stash.ids and len(stash.ids) < len(request.ids):
-            slab.load(row, stash.kv)
-            self.stats.reused_tokens += len(stash.ids)
-        key = tuple(request.ids)
-        if slab.lengths[row] == 0 and key in self._prompts:
-            kv, logits = self._prompts[key]
-            slab.load(row, kv)
-            self.stats.shared_prompt_tokens += len(key)
-            return logits
-        is_first_turn = slab.lengths[row] == 0
-        new = request.ids[slab.lengths[row] :]
-        mask = slab.select_prefill(row, len(new))
-        start = slab.lengths[row]
-        positions = torch.arange(start, start + len(new), device=self._device)[None]
-        logits = self._forward(torch.tensor([new], device=self._device), positions, mask)
-        self.stats.prefilled_tokens += len(new)
-        if is_first_turn:
-            self._prompts[key] = (slab.save(row), logits)
-            if len(self._prompts) > _SHARED_PROMPTS:
-                self._prompts.popitem(last=False)
-        return logits
-
-    def _decode(self) -> None:
-        """One token for every running turn; finished turns leave."""
-        slab, rows = self._slab, len(self._active)
-        assert slab is not None
-        mask = slab.select_decode(rows)
-        tokens = torch.tensor([[request.sampled[-1]] for request in self._active], device=self._device)
-        positions = torch.tensor(slab.lengths[:rows], device=self._device)[:, None]
-        logits = self._forward(tokens, positions, mask)
-        self.stats.decode_passes += 1
-        self._append(logits, self._active)
-        for row in range(rows - 1, -1, -1):
-            if self._active[row].cancelled or self._finish(self._active[row]) is not None:
-                self._release(row)
-
-    def _forward(self, tokens: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        assert self._slab is not None
+        new = [joining.new_ids for joining in self._joining]
+        plan = slab.plan(running, [(row, len(ids)) for row, ids in enumerate(new, running)])
+        tokens = [request.sampled[-1] for request in self._active] + [token for ids in new for token in ids]
         out = self._model(
-            input_ids=tokens,
-            position_ids=positions,
-            attention_mask=mask,
-            past_key_values=self._slab,
+            input_ids=torch.tensor([tokens], device=self._device),
+            position_ids=plan.positions,
+            attention_mask=plan.mask,  # four-dimensional, so that transformers makes none; the plan has it too
+            past_key_values=slab,
             use_cache=True,
-            logits_to_keep=1,
+            logits_to_keep=plan.newest,
+            packed=plan,
         )
-        self._slab.advance()
-        return out.logits[:, -1]
+        slab.advance()
+        return out.logits[0]
 
-    def _append(self, logits: torch.Tensor, requests: list[_Request]) -> None:
+    def _append(self, logits: torch.Tensor, requests: Sequence[TurnRequest]) -> None:
         """Draw the next token of each request from logits [B, V]."""
         temperatures = [request.params.temperature for request in requests]
         uniforms = [request.rng.random() for request in requests]
@@ -229,53 +258,31 @@ class HFSampler:
             request.logprobs.append(logprob)
         self.stats.decoded_tokens += len(requests)
 
-    def _finish(self, request: _Request) -> tuple[Finish, str | None] | None:
-        """How the turn ended with its newest token, or None while it goes on."""
-        if request.sampled[-1] in self._codec.eos_ids:
-            return "stop", None
-        stops = request.params.stop_strings
-        if stops:
-            # A stop string that ends in the newest token starts at most as many tokens ago as it has bytes:
-            # a token may be less than a character, but not less than a byte.
-            longest = max(len(stop.encode()) for stop in stops)
-            tail = self._codec.decode(request.sampled[-longest:])
-            found = [(tail.rfind(stop), stop) for stop in stops if stop in tail]
-            if found:
-                return "stop", min(found)[1]
-        if len(request.sampled) >= request.params.max_tokens:
-            return "length", None
-        return None
+    def _let_go(self, first: int) -> None:
+        """Answer the finished turns from row ``first`` on."""
+        for row in range(len(self._active) - 1, first - 1, -1):
+            ended = self._active[row].ended(self._codec)
+            if self._active[row].cancelled or ended is not None:
+                self._release(row, ended)
 
-    def _release(self, row: int) -> None:
+    def _release(self, row: int, ended: tuple[Finish, str | None] | None) -> None:
         """Answer the turn in ``row``, keep its cache for the next turn, and close the gap it leaves."""
         slab, request = self._slab, self._active[row]
         assert slab is not None
-        if not request.cancelled:
-            ended = self._finish(request)
-            assert ended is not None
+        if not request.cancelled and ended is not None:
             known = (request.ids + request.sampled)[: slab.lengths[row]]
-            self._stashes[request.session] = Stash(known, slab.save(row))
-            turn = SampledTurn(request.sampled, request.logprobs, ended[0], ended[1], self.version)
-            _deliver(request, turn)
+            self.stats.kv_evictions += self._store.keep_turn(request.session, known, slab.save(row))
+            request.answer(*ended, self.version)
         last = len(self._active) - 1
         if row != last:
             slab.move(last, row)
             self._active[row] = self._active[last]
         self._active.pop()
 
-    def _abort(self, requests: list[_Request], error: SamplerError) -> None:
-        for request in requests:
-            _deliver(request, error)
-
-
-def _deliver(request: _Request, outcome: SampledTurn | SamplerError) -> None:
-    def settle() -> None:
-        if request.future.done():
-            return
-        if isinstance(outcome, SampledTurn):
-            request.future.set_result(outcome)
-        else:
-            request.future.set_exception(outcome)
-
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for the turn any more
-        request.loop.call_soon_threadsafe(settle)
+    def _abort(self, waiting: deque[TurnRequest], error: SamplerError) -> None:
+        """End every turn with ``error``, wherever it stands."""
+        joining = [request for one in self._joining for request in (one.request, *one.sharers)]
+        for request in (*self._active, *joining, *(request for request, _ in self._sharing), *waiting):
+            request.fail(error)
+        waiting.clear()
+        self._active, self._joining, self._sharing, self._slab = [], [], [], None

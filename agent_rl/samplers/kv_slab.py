@@ -1,44 +1,43 @@
 """KV cache of a running batch: one row a trajectory, each with its own length.
 
-Rows are left-aligned and a row's new token is written at its own length, so trajectories join and leave
-between two tokens without moving anybody else's cache. A row that leaves is copied out (`Stash`) and copied in
-again when its trajectory comes back with an observation.
+Rows are left-aligned and a row's new tokens are written at its own length, so trajectories join and leave
+between two tokens without moving anybody else's cache. A row that leaves is copied out and copied in again when its
+trajectory comes back with an observation.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 from transformers import Cache, PretrainedConfig
 
+from agent_rl import attention
 from agent_rl.errors import ConfigError
-
-
-@dataclass(slots=True)
-class Stash:
-    """A trajectory's cache between its turns: ``kv`` [layers, 2, kv_heads, L, head_dim] of its first L ids."""
-
-    ids: list[int]
-    kv: torch.Tensor
+from agent_rl.samplers.packed import PackedPass, plan_pass
 
 
 def check_attention(config: PretrainedConfig) -> None:
-    """Raise ConfigError for a model with a layer that keeps anything but all keys and values of its past."""
+    """Raise ConfigError for a model with a layer that keeps anything but all keys and values of its past, or with
+    another attention than ours, which would not know whose tokens a pass holds."""
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"}:
         raise ConfigError(
             f"sampler.kind=hf serves models with full attention in every layer; {config.model_type} also has "
             f"{sorted(kinds - {'full_attention'})}. Give another model.path"
         )
+    if config._attn_implementation != attention.NAME:
+        raise ConfigError(
+            f"sampler.kind=hf needs attn_implementation={attention.NAME}, but the model has "
+            f"{config._attn_implementation}; call model.set_attn_implementation(attention.register())"
+        )
 
 
 class KVSlab(Cache):
     """Preallocated keys and values [rows, kv_heads, columns, head_dim] of every layer; columns grow as needed.
 
-    Before each forward pass the sampler selects what it is for: ``select_decode(rows)`` (one new token for each
-    of the first ``rows`` rows) or ``select_prefill(row, length)`` (several new tokens for one row). The
-    attention mask is the sampler's business (it passes a 4-D one).
+    ``plan`` says what the next forward pass is for, and ``advance`` that it is over. ``update`` then returns a whole
+    layer of the slab: ``packed_attention`` finds its rows in it.
     """
 
     def __init__(self, config: PretrainedConfig, rows: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -50,10 +49,7 @@ class KVSlab(Cache):
         self._data = self._allocate(256)
         self.lengths = [0] * rows
         self._index = torch.arange(rows, device=device)
-        self._decode_rows = 0
-        self._prefill: tuple[int, int] | None = None
-        self._columns = torch.zeros(0, dtype=torch.long, device=device)
-        self._width = 0
+        self._plan: PackedPass | None = None
 
     def _allocate(self, columns: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         shape = (self._rows, self._heads, columns, self._dim)
@@ -70,37 +66,30 @@ class KVSlab(Cache):
         have = self._data[0][0].shape[2]
         if columns <= have:
             return
-        larger = self._allocate(max(columns, 2 * have))
-        for (keys, values), (new_keys, new_values) in zip(self._data, larger, strict=True):
-            new_keys[:, :, :have] = keys
-            new_values[:, :, :have] = values
-        self._data = larger
+        # A layer at a time: the old and the new slab never exist whole beside each other.
+        wanted = max(columns, 2 * have)
+        shape = (self._rows, self._heads, wanted, self._dim)
+        for layer, pair in enumerate(self._data):
+            larger = tuple(torch.zeros(shape, dtype=self._dtype, device=self._device) for _ in pair)
+            for new, old in zip(larger, pair, strict=True):
+                new[:, :, :have] = old
+            self._data[layer] = (larger[0], larger[1])
 
-    def select_decode(self, rows: int) -> torch.Tensor:
-        """Next: one token for each of the first ``rows`` rows. Returns the mask bool [rows, 1, 1, width]."""
-        self._prefill, self._decode_rows = None, rows
-        self._width = max(self.lengths[:rows]) + 1
-        self.reserve(self._width)
-        self._columns = torch.tensor(self.lengths[:rows], device=self._device)
-        places = torch.arange(self._width, device=self._device)
-        return (places[None, :] <= self._columns[:, None])[:, None, None, :]
-
-    def select_prefill(self, row: int, count: int) -> torch.Tensor:
-        """Next: ``count`` tokens for ``row``. Returns the causal mask bool [1, 1, count, length + count]."""
-        length = self.lengths[row]
-        self._prefill = (row, count)
-        self.reserve(length + count)
-        places = torch.arange(length + count, device=self._device)
-        return (places[None, :] <= places[length:, None])[None, None]
+    def plan(self, running: int, joining: Sequence[tuple[int, int]]) -> PackedPass:
+        """Next: one token for each of the first ``running`` rows, and ``joining`` (row, new tokens) of later ones."""
+        plan = plan_pass(self.lengths, running, joining, self._device)
+        self.reserve(max([plan.width, *(segment.start + segment.count for segment in plan.segments)]))
+        self._plan = plan
+        return plan
 
     def advance(self) -> None:
-        """The forward pass is over: the selected rows have grown."""
-        if self._prefill is not None:
-            row, count = self._prefill
-            self.lengths[row] += count
-        else:
-            for row in range(self._decode_rows):
-                self.lengths[row] += 1
+        """The forward pass is over: its rows have grown."""
+        plan, self._plan = self._plan, None
+        assert plan is not None
+        for row in range(plan.running):
+            self.lengths[row] += 1
+        for segment in plan.segments:
+            self.lengths[segment.row] += segment.count
 
     def update(
         self,
@@ -110,25 +99,26 @@ class KVSlab(Cache):
         *args: object,
         **kwargs: object,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        keys, values = self._data[layer_idx]
-        if self._prefill is not None:
-            row, count = self._prefill
-            length = self.lengths[row]
-            keys[row, :, length : length + count] = key_states[0]
-            values[row, :, length : length + count] = value_states[0]
-            return keys[row : row + 1, :, : length + count], values[row : row + 1, :, : length + count]
-        rows = self._decode_rows
-        keys[self._index[:rows], :, self._columns] = key_states[:, :, 0]
-        values[self._index[:rows], :, self._columns] = value_states[:, :, 0]
-        return keys[:rows, :, : self._width], values[:rows, :, : self._width]
+        plan, layer = self._plan, self._data[layer_idx]
+        assert plan is not None
+        running = plan.running
+        for slab, new in zip(layer, (key_states[0], value_states[0]), strict=True):
+            slab[self._index[:running], :, plan.columns] = new[:, :running].transpose(0, 1)
+            for part in plan.segments:
+                slab[part.row, :, part.start : part.start + part.count] = new[:, part.at : part.at + part.count]
+        return layer
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        return self.lengths[self._prefill[0]] if self._prefill is not None else self._width - 1
+        return 0  # positions are given with every pass
 
     def save(self, row: int) -> torch.Tensor:
         """Copy of a row [layers, 2, kv_heads, length, head_dim]."""
         length = self.lengths[row]
-        return torch.stack([torch.stack((k[row, :, :length], v[row, :, :length])) for k, v in self._data])
+        shape = (self._layers, 2, self._heads, length, self._dim)
+        kept = torch.empty(shape, dtype=self._dtype, device=self._device)
+        for layer, (keys, values) in zip(kept, self._data, strict=True):
+            layer[0], layer[1] = keys[row, :, :length], values[row, :, :length]
+        return kept
 
     def load(self, row: int, kv: torch.Tensor) -> None:
         """Put a saved row back, at any row."""

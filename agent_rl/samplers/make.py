@@ -117,7 +117,7 @@ async def _remote(
 def _hf(config: HFSamplerConfig, model: PreTrainedModel, codec: TokenCodec) -> HFSampler:
     from agent_rl.samplers.hf import HFSampler
 
-    return HFSampler(model, codec, max_batch=config.max_batch)
+    return HFSampler(model, codec, max_batch=config.max_batch, kv_budget_mb=config.kv_budget_mb)
 
 
 def _vllm(

@@ -65,7 +65,7 @@ def _run(config: RunConfig, log: Log, *, rl: bool) -> TrainResult:
 
             torch.set_num_threads(config.backend.threads)
         model, tokenizer = load_model(resolve_model_path(config.model.path), config.model)
-        policy = Policy(model, config.model, config.train.optim)
+        policy = Policy(model, config.model, config.train.optim, compiled=config.train.compile)
         trainer = Trainer(config, run_dir, task, policy, tokenizer, log, schemas)
         stack.callback(trainer.close)
         if start is not None:

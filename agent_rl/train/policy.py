@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
+from agent_rl import attention
 from agent_rl.config.schema import ModelConfig, OptimConfig
 from agent_rl.errors import ArtifactError, ConfigError, TrainingError
-from agent_rl.samplers import gqa_attention
 from agent_rl.train.precision import choose_device, choose_dtype
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def load_model(path: str, config: ModelConfig) -> tuple[PreTrainedModel, PreTrai
         model = AutoModelForCausalLM.from_pretrained(
             path,
             dtype=choose_dtype(config.dtype, device),
-            attn_implementation=gqa_attention.register(),
+            attn_implementation=attention.register(),
             **common,
         )
     except (OSError, ValueError) as error:
@@ -84,10 +84,12 @@ class Policy:
 
     The model computes in ``model.dtype``. Where that is bfloat16, AdamW runs on float32 master copies (also
     gradients are summed over micro-batches in float32) and each step writes them back: small updates, which
-    bfloat16 would round away, add up.
+    bfloat16 would round away, add up. ``decoder`` is what updates run: with ``compiled``, through torch.compile.
     """
 
-    def __init__(self, model: PreTrainedModel, config: ModelConfig, optim: OptimConfig) -> None:
+    def __init__(
+        self, model: PreTrainedModel, config: ModelConfig, optim: OptimConfig, *, compiled: bool = False
+    ) -> None:
         self.optim = optim
         self._prompt_format = config.prompt_format
         if config.lora is not None:
@@ -112,6 +114,9 @@ class Policy:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
             if self.adapter is not None:
                 self.model.enable_input_require_grads()
+        decoder: torch.nn.Module = self.model.get_decoder()
+        # A wrapper over the same weights: the sampler's passes, whose shapes are others, stay as they are.
+        self.decoder = cast("torch.nn.Module", torch.compile(decoder, dynamic=True)) if compiled else decoder
         self.reference: PreTrainedModel | None = None
         self._named = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
         self._masters = [parameter.detach().clone().float() for _, parameter in self._named]
@@ -166,6 +171,14 @@ class Policy:
         for gradient in gradients:
             gradient.zero_()
         return norm
+
+    def gradients(self) -> dict[str, Tensor]:
+        """What has been summed for the next optimiser step, float32, by parameter; not copied."""
+        return {
+            name: master.grad
+            for (name, _), master in zip(self._named, self._masters, strict=True)
+            if master.grad is not None
+        }
 
     @torch.no_grad()
     def _write_back(self) -> None:

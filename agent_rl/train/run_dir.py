@@ -27,6 +27,7 @@ _FREE_KEYS = (
     "train.keep_checkpoints",
     "train.save_trajectories_every_steps",
     "train.max_batch_tokens",
+    "train.compile",
     "train.logprob_chunk_tokens",
     "rollout.max_in_flight",
     "rollout.retries",
@@ -116,14 +117,14 @@ class RunDir:
             raise ArtifactError(f"{folder} is missing: the KL of this run cannot be computed without its reference")
         from transformers import AutoModelForCausalLM
 
-        from agent_rl.samplers import gqa_attention
+        from agent_rl import attention
         from agent_rl.train.precision import choose_device, choose_dtype
 
         device = choose_device(config.device)
         model = AutoModelForCausalLM.from_pretrained(
             str(folder),
             dtype=choose_dtype(config.dtype, device),
-            attn_implementation=gqa_attention.register(),
+            attn_implementation=attention.register(),
         )
         return on_device(model, device).requires_grad_(False)
 

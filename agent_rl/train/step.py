@@ -18,7 +18,7 @@ from agent_rl.rollout.record import trajectory_record
 from agent_rl.rollout.trajectory import Trajectory
 from agent_rl.train.batch import TrainSequence
 from agent_rl.train.policy import Policy, learning_rate
-from agent_rl.train.update import Mismatch, UpdateSettings, store_old_pass, update
+from agent_rl.train.update import Mismatch, UpdateSettings, store_old_pass, update, worked_on
 
 
 def training_sequences(
@@ -96,14 +96,17 @@ def step_updates(
     count = config.updates_per_rollout
     if not sequences:
         return {"objective/empty_batch": 1.0, "objective/skipped_updates": float(count)}
-    if count > 1 or objective.needs_old_pass:
-        store_old_pass(policy, sequences, settings)
     places = sorted({sequence.group for sequence in sequences})
+    batches = [_of_groups(sequences, places[index::count]) for index in range(count)]
+    # The first update needs no pass of its own: its policy is still the one before the first update.
+    later = [sequence for batch in batches[1:] for sequence in batch]
+    if objective.needs_old_pass:
+        store_old_pass(policy, sequences, settings)
+    elif later:
+        store_old_pass(policy, [later[index] for index in worked_on(objective, later, settings)], settings)
     mismatch = Mismatch()
     collected: list[dict[str, float]] = []
-    for index in range(count):
-        chosen = set(places[index::count])
-        batch = [sequence for sequence in sequences if sequence.group in chosen]
+    for index, batch in enumerate(batches):
         if not batch:
             continue
         rate = learning_rate(config.optim, (step - 1) * count + index, config.steps * count)
@@ -119,6 +122,11 @@ def step_updates(
         if objective.needs_old_pass and len(objective.passes) > 1:
             found[f"filter/{name}_fraction"] = metrics.get("filter/selected_fraction", 0.0)
     return found | mismatch.metrics()
+
+
+def _of_groups(sequences: Sequence[TrainSequence], groups: Sequence[int]) -> list[TrainSequence]:
+    chosen = set(groups)
+    return [sequence for sequence in sequences if sequence.group in chosen]
 
 
 def _over_updates(collected: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -236,6 +236,8 @@ class Trainer:
             "sampler/reused_tokens": float(stats.reused_tokens),
             "sampler/shared_prompt_tokens": float(stats.shared_prompt_tokens),
             "sampler/mean_batch": stats.decoded_tokens / max(stats.decode_passes, 1),
+            "rollout/kv_evictions": float(stats.kv_evictions),
+            "rollout/reprefilled_tokens": float(stats.reprefilled_tokens),
         }
 
     def _checkpoint(self) -> None:

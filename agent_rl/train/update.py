@@ -52,15 +52,23 @@ def count_batch(sequences: Sequence[TrainSequence]) -> BatchCounts:
     return BatchCounts.of(torch.ones(len(places), dtype=torch.bool), places, groups)
 
 
+def worked_on(objective: Objective, sequences: Sequence[TrainSequence], settings: UpdateSettings) -> list[int]:
+    """Indices of the sequences that an update must run through the model."""
+    # Without a KL term, advantage 0 is gradient 0 exactly; the counts of the batch still hold those tokens.
+    skip = settings.drop_uniform_groups and not objective.needs_reference
+    return [
+        index for index, sequence in enumerate(sequences) if sequence.trained and not (skip and sequence.advantage == 0)
+    ]
+
+
 def store_old_pass(policy: Policy, sequences: Sequence[TrainSequence], settings: UpdateSettings) -> None:
     """Log-probabilities and entropies of the policy before the first update, from one forward pass."""
-    batches = make_micro_batches(sequences, settings.max_batch_tokens, policy.device)
     with torch.no_grad():
-        for batch in batches:
+        for batch in make_micro_batches(sequences, settings.max_batch_tokens, policy.device):
             found = _logprobs(policy, batch, settings)
-            for row, index in enumerate(batch.sequences):
-                sequences[index].old_logprobs = found.logp[batch.rows == row].cpu()
-                sequences[index].old_entropy = found.entropy[batch.rows == row].cpu()
+            columns = (batch.sequences, batch.by_sequence(found.logp), batch.by_sequence(found.entropy))
+            for index, logp, entropy in zip(*columns, strict=True):
+                sequences[index].old_logprobs, sequences[index].old_entropy = logp, entropy
 
 
 def update(
@@ -78,15 +86,30 @@ def update(
     how it is cut into micro-batches. ``mismatch`` is filled on the first update after a rollout, while the
     policy is still the one that sampled. Raises TrainingError for a loss or gradient that is not finite.
     """
-    counts = count_batch(sequences)
     began = time.perf_counter()
+    found = accumulate(policy, objective, sequences, settings, mismatch=mismatch)
+    norm = policy.step(lr)
+    return found | {
+        "objective/grad_norm": norm,
+        "objective/lr": lr,
+        "objective/skipped_updates": float(norm == 0),  # no gradient at all: AdamW is not asked to move
+        "time/update_s": time.perf_counter() - began,
+    }
+
+
+def accumulate(
+    policy: Policy,
+    objective: Objective,
+    sequences: Sequence[TrainSequence],
+    settings: UpdateSettings,
+    *,
+    mismatch: Mismatch | None = None,
+) -> dict[str, float]:
+    """The gradient part of ``update``: sums the gradients of ``sequences`` into the policy's."""
+    counts = count_batch(sequences)
     diagnostics = ObjectiveDiagnostics(objective)
     diagnostics_s = 0.0
-    # Without a KL term, advantage 0 is gradient 0 exactly; the counts above still hold those tokens.
-    skip = settings.drop_uniform_groups and not objective.needs_reference
-    worked = [
-        index for index, sequence in enumerate(sequences) if sequence.trained and not (skip and sequence.advantage == 0)
-    ]
+    worked = worked_on(objective, sequences, settings)
     chosen = [sequences[index] for index in worked]
     loss = 0.0
     policy.model.train()
@@ -103,19 +126,14 @@ def update(
         diagnostics_s += time.perf_counter() - since
         _record(chosen, batch, tokens, out, mismatch)
     policy.model.eval()
-    norm = policy.step(lr)
     since = time.perf_counter()
     seen = diagnostics.metrics()
     diagnostics_s += time.perf_counter() - since
     return {
         "objective/loss": loss,
-        "objective/grad_norm": norm,
-        "objective/lr": lr,
         "objective/empty_batch": float(counts.tokens == 0),
-        "objective/skipped_updates": float(norm == 0),  # no gradient at all: AdamW is not asked to move
         "objective/trained_tokens": float(counts.tokens),
         "objective/forward_sequences": float(len(chosen)),
-        "time/update_s": time.perf_counter() - began,
         "time/diagnostics_s": diagnostics_s,
         **seen,
     }
@@ -123,7 +141,11 @@ def update(
 
 def _logprobs(policy: Policy, batch: MicroBatch, settings: UpdateSettings) -> TokenLogprobs:
     return token_logprobs(
-        policy.model, batch, temperature=settings.temperature, chunk_tokens=settings.logprob_chunk_tokens
+        policy.model,
+        batch,
+        temperature=settings.temperature,
+        chunk_tokens=settings.logprob_chunk_tokens,
+        decoder=policy.decoder,
     )
 
 
@@ -150,20 +172,12 @@ def _token_batch(
     logp_old = stored("old_logprobs")
     if logp_old is None:
         logp_old = found.logp.detach()  # strictly on-policy: the ratio is 1 by definition
-    logp_ref = None
-    if objective.needs_reference:
-        assert policy.reference is not None, "the reference must be frozen before the first update"
-        with torch.no_grad(), policy.reference_mode():
-            logp_ref = token_logprobs(
-                policy.reference,
-                batch,
-                temperature=settings.temperature,
-                chunk_tokens=settings.logprob_chunk_tokens,
-            ).logp
+    if objective.needs_reference and any(member.reference_logprobs is None for member in members):
+        _store_reference(policy, members, batch, settings)
     return TokenBatch(
         logp=found.logp,
         logp_old=logp_old,
-        logp_ref=logp_ref,
+        logp_ref=stored("reference_logprobs") if objective.needs_reference else None,
         logit=found.logit,
         logp_rollout=_sampler_logprobs(members, batch).to(device),
         drawn_weight=stored("drawn_weights"),
@@ -174,6 +188,19 @@ def _token_batch(
         group=per_token([member.group for member in members], torch.long),
         counts=counts,
     )
+
+
+def _store_reference(
+    policy: Policy, members: Sequence[TrainSequence], batch: MicroBatch, settings: UpdateSettings
+) -> None:
+    """Ask the frozen reference once for each sequence, however many updates it is in."""
+    assert policy.reference is not None, "the reference must be frozen before the first update"
+    with torch.no_grad(), policy.reference_mode():
+        logp = token_logprobs(
+            policy.reference, batch, temperature=settings.temperature, chunk_tokens=settings.logprob_chunk_tokens
+        ).logp
+    for member, values in zip(members, batch.by_sequence(logp), strict=True):
+        member.reference_logprobs = values
 
 
 def _sampler_logprobs(members: Sequence[TrainSequence], batch: MicroBatch) -> Tensor:

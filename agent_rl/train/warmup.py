@@ -99,7 +99,7 @@ def supervised_step(
     loss = 0.0
     policy.model.train()
     for batch in make_micro_batches(sequences, max_batch_tokens, policy.device):
-        found = token_logprobs(policy.model, batch, temperature=1.0, chunk_tokens=chunk_tokens)
+        found = token_logprobs(policy.model, batch, temperature=1.0, chunk_tokens=chunk_tokens, decoder=policy.decoder)
         part = -found.logp.sum() / tokens
         if not torch.isfinite(part):
             raise TrainingError(f"the warm-up loss is {float(part)}: the step was not taken")

@@ -57,7 +57,12 @@ def test_every_command_has_help_with_examples(capsys: pytest.CaptureFixture[str]
         "config",
         "doctor",
     ]
-    for command in [[word] for word in words] + [["data", "miniwiki"], ["data", "check"], ["bench", "sandbox"]]:
+    for command in [[word] for word in words] + [
+        ["data", "miniwiki"],
+        ["data", "check"],
+        ["bench", "sandbox"],
+        ["bench", "rollout"],
+    ]:
         with pytest.raises(SystemExit) as ended:
             build_parser().parse_args([*command, "--help"])
         assert ended.value.code == 0

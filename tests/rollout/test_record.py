@@ -54,7 +54,9 @@ def test_every_token_has_its_author_probability_and_text() -> None:
     assert (record["reward"], record["score_parts"], record["advantage"]) == (1.0, {"em": 1.0}, 0.5)
     assert (record["step"], record["split"], record["group"], record["sample"]) == (3, "train", "g", 2)
     assert (record["stop_reason"], record["answer"], record["turns"], record["error"]) == ("answer", "1", 2, None)
-    assert record["times"]["total_s"] >= record["times"]["generate_s"] >= 0
+    times = record["times"]
+    assert times.keys() == {"total_s", "queued_s", "generate_s", "tool_s", "tool_queued_s"}
+    assert times["total_s"] >= times["generate_s"] >= 0
 
 
 def test_broken_trajectory_has_no_reward_but_says_what_broke() -> None:

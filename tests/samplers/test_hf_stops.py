@@ -30,12 +30,13 @@ class Recital(torch.nn.Module):
         self.dtype, self.device = torch.float32, torch.device("cpu")
         self._script, self._vocabulary = list(script), vocabulary
 
-    def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor, **_: Any) -> Any:
-        logits = torch.zeros(*input_ids.shape, self._vocabulary)
-        for row, places in enumerate(position_ids.tolist()):
-            for column, place in enumerate(places):
-                logits[row, column, self._script[place]] = 50.0
-        return type("Out", (), {"logits": logits[:, -1:]})()
+    def forward(
+        self, input_ids: torch.Tensor, position_ids: torch.Tensor, logits_to_keep: torch.Tensor, **_: Any
+    ) -> Any:
+        logits = torch.zeros(1, len(logits_to_keep), self._vocabulary)
+        for row, place in enumerate(position_ids[0, logits_to_keep].tolist()):
+            logits[0, row, self._script[place]] = 50.0
+        return type("Out", (), {"logits": logits})()
 
 
 def said(script: Sequence[int], codec: Any, vocabulary: int, *stops: str, max_tokens: int = 99) -> SampledTurn:

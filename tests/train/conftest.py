@@ -38,7 +38,7 @@ def make_policy() -> Callable[..., Policy]:
 
 @pytest.fixture
 def make_sequences() -> Callable[..., list[TrainSequence]]:
-    """Rollouts of several lengths with prompt, two turns and an observation; groups of ``group_size``.
+    """Rollouts of several lengths with prompt, two turns and an observation; groups of ``group_size`` share a prompt.
 
     ``sampler_logprobs`` are made up: only ``mismatch`` reads them.
     """
@@ -47,9 +47,12 @@ def make_sequences() -> Callable[..., list[TrainSequence]]:
         rng = random.Random(seed)
         made = []
         for index in range(count):
-            lengths = [rng.randint(2, 6), rng.randint(1, 9), rng.randint(0, 7), rng.randint(1, 5)]
-            mask = [flag for flag, length in zip((0, 1, 0, 1), lengths, strict=True) for _ in range(length)]
-            ids = [rng.randrange(VOCABULARY) for _ in mask]
+            if index % group_size == 0:
+                prompt = [rng.randrange(VOCABULARY) for _ in range(rng.randint(2, 6))]
+            lengths = [rng.randint(1, 9), rng.randint(0, 7), rng.randint(1, 5)]
+            mask = [0] * len(prompt)
+            mask += [flag for flag, length in zip((1, 0, 1), lengths, strict=True) for _ in range(length)]
+            ids = prompt + [rng.randrange(VOCABULARY) for _ in mask[len(prompt) :]]
             logprobs = [-rng.random() if flag else 0.0 for flag in mask]
             made.append(TrainSequence(ids, mask, logprobs, rng.choice([-1.0, 0.5, 1.5]), index // group_size))
         return made
@@ -62,11 +65,7 @@ def gradients() -> Callable[[Policy], dict[str, torch.Tensor]]:
     """What has been summed for the next optimiser step, by parameter."""
 
     def collect(policy: Policy) -> dict[str, torch.Tensor]:
-        return {
-            name: master.grad.clone()
-            for (name, _), master in zip(policy._named, policy._masters, strict=True)
-            if master.grad is not None
-        }
+        return {name: gradient.clone() for name, gradient in policy.gradients().items()}
 
     return collect
 

@@ -87,6 +87,42 @@ def test_gradient_checkpointing_changes_no_gradient(make_policy, make_sequences,
         torch.testing.assert_close(saving[name], value, atol=1e-7, rtol=1e-5)
 
 
+@pytest.mark.parametrize("settings", [{}, {"lora": LORA}])
+def test_gradient_checkpointing_keeps_less_for_the_backward_pass(make_policy, make_sequences, settings) -> None:
+    def kept(checkpointing: bool) -> int:
+        policy = make_policy(gradient_checkpointing=checkpointing, **settings)
+        weights = {parameter.data_ptr() for parameter in policy.model.parameters()}
+        bytes_at: dict[int, int] = {}
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            bytes_at[tensor.data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        (batch,) = make_micro_batches(make_sequences(16), 10_000, policy.device)
+        policy.model.train()
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            token_logprobs(policy.model, batch, temperature=1.0, chunk_tokens=64)
+        return sum(size for place, size in bytes_at.items() if place not in weights)
+
+    assert kept(True) < 0.5 * kept(False)
+
+
+@pytest.mark.slow
+def test_compiled_updates_are_the_same(make_sequences, grpo) -> None:
+    """``train.compile``, over rows of several lengths; the model that samples stays as it is."""
+
+    def after(compiled: bool) -> tuple[dict[str, torch.Tensor], Policy]:
+        policy = Policy(tiny_model(50), ModelConfig(), OptimConfig(lr=1e-3), compiled=compiled)
+        for seed in range(3):
+            update(policy, Objective(grpo()), make_sequences(6, seed=seed), SETTINGS, lr=1e-3)
+        return policy.state(), policy
+
+    (plain, _), (fast, policy) = after(False), after(True)
+    assert policy.decoder is not policy.model.get_decoder()
+    for name, value in plain.items():
+        torch.testing.assert_close(fast[name], value, atol=2e-6, rtol=1e-3)
+
+
 # ------------------------------------------------------------ LoRA
 
 

@@ -83,7 +83,7 @@ def test_other_configuration_is_refused_with_the_keys_named(tmp_path: Path) -> N
     "free",
     [
         {"tools": {"url": "http://127.0.0.1:9"}},
-        {"sampler": {"max_batch": 3}},
+        {"sampler": {"kind": "hf", "max_batch": 3}},
         {"eval": {"questions": 5}},
         {"train": {"checkpoint_every_steps": 1, "max_batch_tokens": 99}},
         {"rollout": {"retries": 0, "max_in_flight": 2}},

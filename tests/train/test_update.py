@@ -15,7 +15,7 @@ from agent_rl.algo.records import TokenBatch
 from agent_rl.errors import TrainingError
 from agent_rl.train.batch import make_micro_batches
 from agent_rl.train.logprobs import token_logprobs
-from agent_rl.train.update import Mismatch, UpdateSettings, count_batch, store_old_pass, update
+from agent_rl.train.update import Mismatch, UpdateSettings, accumulate, count_batch, store_old_pass, update
 
 SETTINGS = UpdateSettings(temperature=1.0, max_batch_tokens=10_000, logprob_chunk_tokens=64, drop_uniform_groups=True)
 AGGREGATES = ["token_mean", "group_token_mean", "sequence_mean", "constant_length"]
@@ -27,7 +27,7 @@ def run(policy, algo, sequences, cut=SETTINGS, **kwargs):
     step = policy.step
 
     def spy(lr: float) -> float:
-        seen.update({n: m.grad.clone() for (n, _), m in zip(policy._named, policy._masters, strict=True)})
+        seen.update({name: gradient.clone() for name, gradient in policy.gradients().items()})
         return step(lr)
 
     policy.step = spy
@@ -108,9 +108,9 @@ def test_tokens_after_the_end_of_a_sequence_are_padding(make_policy, make_sequen
 
 def test_masked_tokens_pull_at_nothing(make_policy, make_sequences, grpo) -> None:
     """Untrained rows of the output layer get the gradient that the trained positions alone give them."""
-    policy, sequences = make_policy(), make_sequences(3)
+    policy, sequences = make_policy(dtype=torch.float64), make_sequences(3)
     _, gradients = run(policy, grpo(), sequences)
-    expected = make_policy()
+    expected = make_policy(dtype=torch.float64)
     total = sum(sequence.trained for sequence in sequences)
     for sequence in sequences:
         logits = expected.model(input_ids=torch.tensor([sequence.ids])).logits[0]
@@ -170,6 +170,39 @@ def test_nothing_is_skipped_where_the_kl_pulls(make_policy, make_sequences, grpo
     sequences[0].advantage = 0.0
     policy.freeze_reference()
     assert run(policy, grpo(beta=0.1), sequences)[0]["objective/forward_sequences"] == 4
+
+
+class Held:
+    """A tensor that waits for the backward pass; ``peak`` is the most bytes that waited at once."""
+
+    now = peak = 0
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+        Held.now += tensor.nbytes
+        Held.peak = max(Held.peak, Held.now)
+
+    def __del__(self) -> None:
+        Held.now -= self.tensor.nbytes
+
+
+def test_more_work_takes_no_more_memory_and_no_more_tokens_each(make_policy, make_sequences, grpo) -> None:
+    """With a fixed budget, four times the sequences are four times the micro-batches, one at a time."""
+
+    def cost(count: int) -> tuple[int, int]:
+        policy, tokens = make_policy(), []
+        policy.decoder.register_forward_pre_hook(
+            lambda *args: tokens.append(args[-1]["input_ids"].numel()), with_kwargs=True
+        )
+        Held.now = Held.peak = 0
+        with torch.autograd.graph.saved_tensors_hooks(Held, lambda held: held.tensor):
+            accumulate(policy, Objective(grpo()), make_sequences(count), replace(SETTINGS, max_batch_tokens=120))
+        assert len(tokens) >= count // 16
+        return Held.peak, sum(tokens)
+
+    small, large = cost(32), cost(128)
+    assert large[0] <= 1.05 * small[0]
+    assert large[1] <= 4.4 * small[1]
 
 
 # ------------------------------------------------------------ several updates on the same rollouts

@@ -58,6 +58,8 @@ def _batches(config: RunConfig, backend: VerlBackend) -> list[str]:
             f"train.max_batch_tokens={train.max_batch_tokens} is below the {longest} tokens of the longest sequence "
             "(rollout.max_prompt_tokens + max_response_tokens), and verl cuts no sequence; raise it"
         )
+    if train.compile:
+        faults.append("train.compile=true compiles the embedded trainer's decoder; leave it out under verl")
     if not config.rollout.temperature:
         faults.append("rollout.temperature=0: verl divides by the temperature; greedy rollouts have nothing to compare")
     return faults

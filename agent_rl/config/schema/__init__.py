@@ -21,16 +21,17 @@ from agent_rl.config.schema.bench import (
     BenchIndexConfig,
     BenchReportConfig,
     BenchRetrievalConfig,
+    BenchRolloutConfig,
     BenchSandboxConfig,
     RetrievalWay,
 )
 from agent_rl.config.schema.evaluation import EvalConfig
 from agent_rl.config.schema.index import BuildIndexConfig, CorpusConfig, EncoderConfig, FileCorpus, IndexConfig
-from agent_rl.config.schema.model import HFSamplerConfig, LoraConfig, ModelConfig
+from agent_rl.config.schema.model import LoraConfig, ModelConfig
 from agent_rl.config.schema.record import PathText, PositiveInt, Record
 from agent_rl.config.schema.rollout import RolloutConfig
 from agent_rl.config.schema.run import LoggingConfig, RunConfig
-from agent_rl.config.schema.sampler import RemoteSamplerConfig, SamplerConfig, VLLMSamplerConfig
+from agent_rl.config.schema.sampler import HFSamplerConfig, RemoteSamplerConfig, SamplerConfig, VLLMSamplerConfig
 from agent_rl.config.schema.serve import PythonToolConfig, SearchToolConfig, ServeToolsConfig, SqlToolConfig
 from agent_rl.config.schema.tasks import (
     FileList,
@@ -53,6 +54,7 @@ __all__ = [
     "BenchIndexConfig",
     "BenchReportConfig",
     "BenchRetrievalConfig",
+    "BenchRolloutConfig",
     "BenchSandboxConfig",
     "BuildIndexConfig",
     "CorpusConfig",

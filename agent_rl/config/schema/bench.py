@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from agent_rl.config.schema.index import EncoderConfig
+from agent_rl.config.schema.model import ModelConfig
 from agent_rl.config.schema.record import NonNegativeInt, PathText, PositiveFloat, PositiveInt, Record
+from agent_rl.config.schema.sampler import HFSamplerConfig
 from agent_rl.config.schema.serve import PythonToolConfig
 
 
@@ -79,3 +81,44 @@ class BenchReportConfig(Record):
     trajectories_per_step: PositiveInt = 50
     openings: PositiveInt = Field(5, description="times that the page is opened in a browser, where there is one")
     out: PathText | None = Field(None, description="file for the figures, as JSON")
+
+
+RolloutEngine = Literal["hf", "lockstep"]
+
+
+class BenchRolloutConfig(Record):
+    """`agent-rl bench rollout`: two-turn search episodes of fixed lengths."""
+
+    model: ModelConfig = ModelConfig()
+    sampler: HFSamplerConfig = HFSamplerConfig()
+    engines: Annotated[
+        tuple[RolloutEngine, ...],
+        Field(min_length=1, description="the first is compared with each of the others"),
+    ] = ("hf", "lockstep")
+    latency_engines: tuple[RolloutEngine, ...] = Field(("hf",), description="those measured with latencies_s too")
+    in_flight: Annotated[tuple[PositiveInt, ...], Field(min_length=1, description="trajectories at once")] = (32, 64)
+    latencies_s: tuple[PositiveFloat, ...] = Field(
+        (0.2, 2.0), description="mean seconds of a tool call (exponential), at the most in flight; beside none"
+    )
+    episodes: PositiveInt = Field(256, description="trajectories of a run; more than in flight, to keep it full")
+    group_size: PositiveInt = Field(8, description="trajectories with one prompt")
+    prompt_tokens: PositiveInt = 90
+    query_tokens: PositiveInt = 12
+    observation_tokens: PositiveInt = 90
+    answer_tokens: PositiveInt = 8
+    rounds: PositiveInt = 3
+    threads: NonNegativeInt = Field(0, description="CPU threads of torch (0: torch's own choice)")
+    out: PathText | None = Field(None, description="file for the figures, as JSON")
+
+    @model_validator(mode="after")
+    def _has_meaning(self) -> BenchRolloutConfig:
+        faults = []
+        if self.episodes % self.group_size:
+            faults.append(f"episodes={self.episodes} are no whole groups of group_size={self.group_size}")
+        if len(set(self.engines)) < len(self.engines):
+            faults.append(f"engines=[{','.join(self.engines)}] names one twice")
+        if self.latencies_s and not set(self.latency_engines) <= set(self.engines):
+            faults.append(f"latency_engines=[{','.join(self.latency_engines)}] names one that is not in engines")
+        if faults:
+            raise ValueError("; ".join(faults))
+        return self

@@ -1,4 +1,4 @@
-"""The model and the sampler that draws from it."""
+"""The model."""
 
 from __future__ import annotations
 
@@ -29,8 +29,3 @@ class ModelConfig(Record):
     lora: LoraConfig | None = None
     gradient_checkpointing: bool = False
     trust_remote_code: bool = False
-
-
-class HFSamplerConfig(Record):
-    kind: Literal["hf"] = "hf"
-    max_batch: PositiveInt = Field(64, description="turns decoded together")

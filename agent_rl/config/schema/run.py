@@ -10,10 +10,10 @@ from agent_rl.config.schema.alarm import AlarmConfig
 from agent_rl.config.schema.algo import AlgoConfig
 from agent_rl.config.schema.backend import BackendConfig, EmbeddedBackend
 from agent_rl.config.schema.evaluation import EvalConfig
-from agent_rl.config.schema.model import HFSamplerConfig, ModelConfig
+from agent_rl.config.schema.model import ModelConfig
 from agent_rl.config.schema.record import PathText, Record
 from agent_rl.config.schema.rollout import RolloutConfig
-from agent_rl.config.schema.sampler import SamplerConfig
+from agent_rl.config.schema.sampler import HFSamplerConfig, SamplerConfig
 from agent_rl.config.schema.tasks import SearchTask, TaskConfig
 from agent_rl.config.schema.tools import ToolsConfig
 from agent_rl.config.schema.train import TrainConfig, WarmupConfig

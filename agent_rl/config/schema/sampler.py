@@ -1,4 +1,4 @@
-"""What draws from the policy, beside the embedded sampler."""
+"""What draws from the policy."""
 
 from __future__ import annotations
 
@@ -6,8 +6,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from agent_rl.config.schema.model import HFSamplerConfig
 from agent_rl.config.schema.record import Fraction, NonNegativeInt, PositiveFloat, PositiveInt, Record
+
+
+class HFSamplerConfig(Record):
+    kind: Literal["hf"] = "hf"
+    max_batch: PositiveInt = Field(64, description="turns decoded together")
+    kv_budget_mb: NonNegativeInt = Field(
+        4096,
+        description="MiB for the KV caches of trajectories that wait for a tool, and of prompts; "
+        "beyond it they are dropped and prefilled again",
+    )
 
 
 class VLLMSamplerConfig(Record):

@@ -41,8 +41,9 @@ class TrainConfig(Record):
     steps: PositiveInt = 100
     prompts_per_step: PositiveInt = 32
     updates_per_rollout: PositiveInt = 1
-    max_batch_tokens: PositiveInt = Field(8192, description="padded tokens of one micro-batch")
+    max_batch_tokens: PositiveInt = Field(8192, description="tokens of one micro-batch")
     logprob_chunk_tokens: PositiveInt = Field(512, description="trained positions whose logits exist at once")
+    compile: bool = Field(False, description="updates run the decoder through torch.compile; a minute or more at first")
     optim: OptimConfig = OptimConfig()
     drop_uniform_groups_from_batch: bool = Field(
         True,

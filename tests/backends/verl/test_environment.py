@@ -89,6 +89,7 @@ def refused(*overrides: str) -> str:
         (["model.lora.target_modules=[q_proj]"], "only all-linear"),
         (["backend.nodes=2"], "tools.url=http://127.0.0.1:8900 is each machine's own"),
         (["backend.nodes=2", "tools.url=http://localhost:80"], "is each machine's own"),
+        (["train.compile=true"], "train.compile=true compiles the embedded trainer's decoder"),
     ],
 )
 def test_what_verl_cannot_carry_is_refused_with_the_reason(overrides, wanted) -> None:

@@ -72,6 +72,9 @@ def test_warm_up_and_three_steps(tmp_path, serve, settings, metrics, trajectorie
         assert line["rollout/trajectories"] == 12
         assert line["rollout/failed"] == 0
         assert line["rollout/searches_mean"] > 0
+        assert line["rollout/generate_s_mean"] > 0
+        assert 0 <= line["rollout/tool_hidden_share"] <= 1
+        assert (line["rollout/kv_evictions"], line["rollout/reprefilled_tokens"]) == (0, 0)
         assert line["mismatch/mean_abs_logp"] < 1e-3
         assert line["mismatch/max_abs_logp"] < 1e-3
         assert line["objective/ratio_max"] == pytest.approx(1.0)
@@ -125,6 +128,7 @@ def test_two_updates_of_one_rollout(tmp_path, serve, settings, warm_folder, metr
         server.url,
         model={"path": str(warm_folder)},
         train={"updates_per_rollout": 2, "steps": 2, "drop_uniform_groups_from_batch": False},
+        sampler={"kv_budget_mb": 0},
     )
     go(values)
     for line in metrics(tmp_path / "run"):
@@ -132,6 +136,9 @@ def test_two_updates_of_one_rollout(tmp_path, serve, settings, warm_folder, metr
         assert line["objective/forward_sequences"] == (8 + 4) / 2
         assert line["objective/ratio_max"] > 1.0
         assert line["objective/ratio_mean"] == pytest.approx(1.0, abs=0.1)
+        assert line["rollout/kv_evictions"] >= 12, "no budget: at least each trajectory's first turn"
+        assert line["rollout/reprefilled_tokens"] > 0
+        assert line["sampler/reused_tokens"] == 0
     steps = {name: int(value) for name, value in state(tmp_path / "run").items() if name.startswith("adamw.step")}
     assert max(steps.values()) <= 4
     assert max(steps.values()) >= 3

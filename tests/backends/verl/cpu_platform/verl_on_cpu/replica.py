@@ -17,13 +17,13 @@ class Server:
     def __init__(self, path: str) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
+        from agent_rl import attention
         from agent_rl.rollout.codec import HFCodec
-        from agent_rl.samplers import gqa_attention
         from agent_rl.samplers.hf import HFSampler
 
         torch.set_num_threads(1)
         self.model = AutoModelForCausalLM.from_pretrained(
-            path, dtype=torch.float32, attn_implementation=gqa_attention.register()
+            path, dtype=torch.float32, attn_implementation=attention.register()
         ).eval()
         codec = HFCodec(AutoTokenizer.from_pretrained(path), "plain")
         self.sampler = HFSampler(self.model, codec, max_batch=16)
