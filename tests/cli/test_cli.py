@@ -201,7 +201,7 @@ def test_fetch_lists_and_refuses_unknown_names(
     assert main(["fetch"]) == 0
     shown = capsys.readouterr().out
     assert str(tmp_path) in shown
-    assert shown.count("(not fetched)") == 2
+    assert shown.count("(not fetched)") == 3
     assert main(["fetch", "smollm"]) == 2
     assert "known are smollm2-135m, minilm" in capsys.readouterr().err
 

@@ -47,7 +47,7 @@ def documented() -> list[tuple[str, tuple[str, ...]]]:
     found = [(page.name, tuple(words_of(text))) for page in PAGES for text in in_text(page.read_text(encoding="utf-8"))]
     for words in [[name] for name in subcommands(build_parser())] + [
         *(["data", kind] for kind in ("miniwiki", "check", "prepare", "coverage")),
-        *(["bench", kind] for kind in ("objective", "rollout", "train", "index", "retrieval")),
+        *(["bench", kind] for kind in ("objective", "index", "retrieval", "rollout", "train")),
     ]:
         found += [(f"{' '.join(words)} --help", tuple(words_of(text))) for text in in_text(help_of(words))]
     return found
