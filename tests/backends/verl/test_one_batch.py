@@ -104,9 +104,11 @@ def made_sequences(policy: Policy, objective: Objective) -> list[TrainSequence]:
         found = token_logprobs(model, batch, temperature=TEMPERATURE, chunk_tokens=64)
         for row, index in enumerate(batch.sequences):
             sequence, mine = made[index], batch.rows == row
-            sequence.old_logprobs = (found.logp[mine] + 0.2 * torch.randn(int(mine.sum()))).clamp(max=0)
+            noise = torch.Generator().manual_seed(index)  # whatever row the sequence is packed in
+            away = 0.3 * torch.randn(2, sequence.trained, generator=noise)
+            sequence.old_logprobs = (found.logp[mine] + away[0]).clamp(max=0)
             sequence.old_entropy = found.entropy[mine]
-            sampler = iter((sequence.old_logprobs + 0.3 * torch.randn(int(mine.sum()))).clamp(max=0).tolist())
+            sampler = iter((sequence.old_logprobs + away[1]).clamp(max=0).tolist())
             sequence.sampler_logprobs = [next(sampler) if flag else 0.0 for flag in sequence.mask]
             sequence.advantage = advantages[index]
             if objective.needs_drawn_weights:
