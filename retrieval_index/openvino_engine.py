@@ -27,8 +27,8 @@ def openvino_forward(model: Any, dtype: Any) -> Forward:
     """
     import torch
 
-    # Converting would report to its makers over the network, from a forked copy of this process that ignores SIGTERM and,
-    # without a network, outlives it. OpenVINO does without where the reporter cannot be imported.
+    # Converting would report to its makers over the network, from a forked copy of this process that ignores SIGTERM
+    # and, without a network, outlives it. OpenVINO does without where the reporter cannot be imported.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     try:
         import openvino
