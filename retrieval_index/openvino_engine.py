@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +27,9 @@ def openvino_forward(model: Any, dtype: Any) -> Forward:
     """
     import torch
 
+    # Converting would report to its makers over the network, from a forked copy of this process that ignores SIGTERM
+    # and, without a network, outlives it. OpenVINO does without where the reporter cannot be imported.
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     try:
         import openvino
     except ImportError as error:

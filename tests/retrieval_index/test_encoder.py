@@ -6,6 +6,8 @@ import dataclasses
 import importlib.util
 import itertools
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -130,6 +132,21 @@ def test_openvino_gives_the_vectors_of_torch(tiny):
         converted = Encoder(spec, batch_size=3, engine="openvino").encode_queries(texts)
         assert converted.dtype == np.float32
         assert np.allclose(converted, Encoder(spec).encode_queries(texts), atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="pip install 'agent-rl[openvino]'")
+def test_a_conversion_reports_to_nobody(tiny):
+    """openvino_telemetry forks the process to post to its makers; a tool server would outlive its run by that child."""
+    code = (
+        "import os, sys\n"
+        "from retrieval_index.encoder import Encoder, EncoderSpec\n"
+        "forks = []\n"
+        "os.register_at_fork(before=lambda: forks.append(1))\n"
+        "Encoder(EncoderSpec(path=sys.argv[1], max_tokens=32, dtype='float32'), engine='openvino')\n"
+        "assert not forks and sys.modules['openvino_telemetry'] is None\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tiny)], check=True, timeout=120)
 
 
 @pytest.mark.slow
