@@ -72,6 +72,11 @@ def _placement(config: RunConfig, backend: VerlBackend) -> list[str]:
             f"model.revision={config.model.revision}: verl loads a model by its path alone; download the revision and "
             "give its folder as model.path"
         )
+    if config.sampler.kind != "hf":
+        faults.append(
+            f"sampler={config.sampler.kind}: under verl its own rollout engine samples (backend.rollout_engine); leave "
+            "sampler out"
+        )
     if config.model.device == "cpu":
         faults.append("model.device=cpu: verl trains on the GPUs of backend.gpus_per_node; use backend=embedded")
     if config.model.lora is not None and not isinstance(config.model.lora.target_modules, str):

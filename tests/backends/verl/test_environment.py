@@ -87,6 +87,7 @@ def refused(*overrides: str) -> str:
         (["model.device=cpu"], "model.device=cpu"),
         (["model.revision=main"], "download the revision"),
         (["model.lora.target_modules=[q_proj]"], "only all-linear"),
+        (["sampler=vllm"], "sampler=vllm: under verl its own rollout engine samples"),
         (["backend.nodes=2"], "tools.url=http://127.0.0.1:8900 is each machine's own"),
         (["backend.nodes=2", "tools.url=http://localhost:80"], "is each machine's own"),
         (["train.compile=true"], "train.compile=true compiles the embedded trainer's decoder"),
