@@ -88,18 +88,24 @@ def background(page: Any, token: int) -> str:
     return page.evaluate(f"getComputedStyle(document.querySelectorAll('.tokens span')[{token}]).backgroundColor")
 
 
-def test_curves_are_drawn(report, open_page) -> None:
+def pixels(place: Any, ink: tuple[int, int, int]) -> int:
+    """Of ``place`` in the colour ``ink``."""
     from PIL import Image
 
+    picture = Image.open(io.BytesIO(place.screenshot())).convert("RGB")
+    return sum(max(abs(a - b) for a, b in zip(pixel, ink, strict=True)) < 12 for pixel in picture.getdata())
+
+
+def test_curves_are_drawn(report, open_page) -> None:
     page = open_page(report)
     plot = page.locator(".plot").first
     plot.locator(".main-svg").first.wait_for()
     for scheme, ink in (("light", (0x00, 0x72, 0xB2)), ("dark", (0x56, 0xB4, 0xE9))):
         page.emulate_media(color_scheme=scheme)
-        page.wait_for_timeout(300)
-        picture = Image.open(io.BytesIO(plot.screenshot())).convert("RGB")
-        drawn = sum(max(abs(a - b) for a, b in zip(pixel, ink, strict=True)) < 12 for pixel in picture.getdata())
-        assert drawn > 100, f"a line of the first colour of the {scheme} palette"
+        ends = time.monotonic() + 15
+        while not (drawn := pixels(plot, ink)) > 100:
+            assert time.monotonic() < ends, f"{drawn} pixels of a line of the first colour of the {scheme} palette"
+            page.wait_for_timeout(200)
     page.select_option("#smooth", "0.9")
     reward = "document.querySelectorAll('.plot')[1].data"  # its values, and the smoothed line
     until(page, f"{reward}?.length === 2 && {reward}[1].y[11] !== {reward}[0].y[11]")
