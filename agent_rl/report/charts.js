@@ -46,7 +46,10 @@
   async function startPlotly() {
     const source = await unpack(document.getElementById("plotly"));
     await firstLook.catch(() => {}); // its own error is in the console
-    await new Promise((painted) => requestAnimationFrame(() => setTimeout(painted)));
+    await new Promise((go) => {
+      requestAnimationFrame(() => setTimeout(go)); // once it is painted
+      setTimeout(go, 500); // a page that is not painted, such as one in the background, has no frames
+    });
     const script = document.createElement("script"); // the page's policy lets no text be evaluated
     script.textContent = source;
     document.head.append(script);
