@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import time
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 from agent_rl.errors import SamplerError
 from agent_rl.rollout.codec import TokenCodec
 from agent_rl.samplers.base import Finish, SampledTurn, SamplingParams
+from agent_rl.samplers.deliver import deliver
 
 
 @dataclass(slots=True)
@@ -48,19 +48,8 @@ class TurnRequest:
 
     def answer(self, finish: Finish, stop_string: str | None, version: int) -> None:
         queued_s = self.begun - self.asked
-        self._deliver(SampledTurn(self.sampled, self.logprobs, finish, stop_string, version, queued_s))
+        turn = SampledTurn(self.sampled, self.logprobs, finish, stop_string, version, queued_s)
+        deliver(self.future, self.loop, turn)
 
     def fail(self, error: SamplerError) -> None:
-        self._deliver(error)
-
-    def _deliver(self, outcome: SampledTurn | SamplerError) -> None:
-        def settle() -> None:
-            if self.future.done():
-                return
-            if isinstance(outcome, SampledTurn):
-                self.future.set_result(outcome)
-            else:
-                self.future.set_exception(outcome)
-
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for the turn any more
-            self.loop.call_soon_threadsafe(settle)
+        deliver(self.future, self.loop, error)

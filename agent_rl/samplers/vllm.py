@@ -22,6 +22,7 @@ from agent_rl.config.schema import VLLMSamplerConfig
 from agent_rl.errors import ConfigError, SamplerError
 from agent_rl.rollout.codec import TokenCodec
 from agent_rl.samplers.base import Finish, SampledTurn, SamplingParams
+from agent_rl.samplers.deliver import deliver
 from agent_rl.samplers.stats import SamplerStats
 
 if TYPE_CHECKING:
@@ -228,7 +229,7 @@ class VLLMSampler:
         try:
             self._engine.add_request(turn.request_id, TokensPrompt(prompt_token_ids=turn.ids), params)
         except Exception as error:  # e.g. longer than max_model_tokens; the worker must outlive it
-            _deliver(turn, SamplerError(str(error)))
+            deliver(turn.future, turn.loop, SamplerError(str(error)))
         else:
             self._turns[turn.request_id] = turn
 
@@ -245,18 +246,18 @@ class VLLMSampler:
             self.stats.reused_tokens += cached
             self.stats.prefilled_tokens += len(turn.ids) - cached
             if sampled.finish_reason not in ("stop", "length"):
-                _deliver(turn, SamplerError(f"vLLM ended the turn with {sampled.finish_reason!r}"))
+                deliver(turn.future, turn.loop, SamplerError(f"vLLM ended the turn with {sampled.finish_reason!r}"))
                 continue
             finish: Finish = sampled.finish_reason
             stop = sampled.stop_reason if isinstance(sampled.stop_reason, str) else None
             # It computes in half precision: a certain token may come out a hair above 0.
             logprobs = [min(float(sampled.logprobs[n][token].logprob), 0.0) for n, token in enumerate(ids)]
-            _deliver(turn, SampledTurn(ids, logprobs, finish, stop, self.version))
+            deliver(turn.future, turn.loop, SampledTurn(ids, logprobs, finish, stop, self.version))
 
     def _abort_all(self, error: SamplerError) -> None:
         turns, self._turns = list(self._turns.values()), {}
         for turn in turns:
-            _deliver(turn, error)
+            deliver(turn.future, turn.loop, error)
         with contextlib.suppress(Exception):  # an engine that died has nothing to abort
             self._engine.abort_request([turn.request_id for turn in turns])
 
@@ -309,16 +310,3 @@ def _repack_tied_head(worker: Any) -> None:
     for module in worker.model_runner.get_model().modules():
         if isinstance(module, ParallelLMHead):
             module.quant_method.process_weights_after_loading(module)
-
-
-def _deliver(turn: _Turn, outcome: SampledTurn | SamplerError) -> None:
-    def settle() -> None:
-        if turn.future.done():
-            return
-        if isinstance(outcome, SampledTurn):
-            turn.future.set_result(outcome)
-        else:
-            turn.future.set_exception(outcome)
-
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for the turn any more
-        turn.loop.call_soon_threadsafe(settle)
