@@ -205,11 +205,12 @@ class HFSampler:
             self.stats.prefilled_tokens += len(joining.new_ids)
             lost = self._store.count_lost(request.session, request.ids)
             self.stats.reprefilled_tokens += lost
-            if joining.turn is None and not lost:
+            if joining.turn is None and (joining.sharers or not lost):
                 # A copy of the logits: a slice would keep those of the whole pass alive.
                 prompt = KeptCache(request.ids, slab.save(row), logits[row].clone())
-                self.stats.kv_evictions += self._store.keep_prompt(prompt)
                 self._sharing += [(sharer, prompt) for sharer in joining.sharers]
+                if not lost:  # else it is a later turn, which the rest of its group will hardly ask for again
+                    self.stats.kv_evictions += self._store.keep_prompt(prompt)
         self._joining = []  # not before: an error on the way must find the sharers to end them
         self._start_sharing()
         self._let_go(0)

@@ -25,7 +25,7 @@ def two_turns(sampler: Any, prompts: list[list[int]], more: list[int]) -> list[A
             await sampler.end_session(f"s{n}")
         return [*firsts, *seconds]
 
-    return asyncio.run(run())
+    return asyncio.run(asyncio.wait_for(run(), 30))
 
 
 def test_evicted_caches_are_prefilled_again_and_counted(opened: Any, codec: ToyCodec) -> None:
@@ -48,6 +48,16 @@ def test_evicted_caches_are_prefilled_again_and_counted(opened: Any, codec: ToyC
     partly = some.take_stats()
     assert partly.reused_tokens == 2 * held[0]
     assert partly.reprefilled_tokens == 2 * held[0]
+
+
+def test_equal_later_turns_without_their_caches_are_all_answered(opened: Any, codec: ToyCodec) -> None:
+    """Members of a group that asked the same and read the same come back with the same ids, each with its cache gone."""
+    prompts, more = [codec.encode("one question for all of the group")] * 3, codec.encode(" so it says ")
+    found = []
+    for sampler in (opened(), opened(kv_budget_mb=0)):
+        found.append([(turn.ids, turn.finish) for turn in two_turns(sampler, prompts, more)])
+    assert found[0] == found[1]
+    assert len({tuple(ids) for ids, _ in found[0][3:]}) == 1
 
 
 def watched(model: Any, widths: list[int]) -> Any:
