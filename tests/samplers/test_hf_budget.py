@@ -51,7 +51,7 @@ def test_evicted_caches_are_prefilled_again_and_counted(opened: Any, codec: ToyC
 
 
 def test_equal_later_turns_without_their_caches_are_all_answered(opened: Any, codec: ToyCodec) -> None:
-    """Members of a group that asked the same and read the same come back with the same ids, each with its cache gone."""
+    """Members of a group that asked and read the same come back with the same ids, each with its cache gone."""
     prompts, more = [codec.encode("one question for all of the group")] * 3, codec.encode(" so it says ")
     found = []
     for sampler in (opened(), opened(kv_budget_mb=0)):
