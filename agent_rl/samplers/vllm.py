@@ -171,12 +171,13 @@ class VLLMSampler:
             _check_reload()
         config, settings = self._config, self._settings
         cache = config.kv_cache_gb or (CPU_KV_CACHE_GB if on_cpu else None)
+        longest = config.max_model_tokens or settings.max_model_tokens
         arguments = {
             "model": settings.path,
             "revision": settings.revision,
             "trust_remote_code": settings.trust_remote_code,
             "dtype": settings.dtype,
-            "max_model_len": config.max_model_tokens or settings.max_model_tokens,
+            "max_model_len": longest,
             "max_num_seqs": config.max_batch,
             "enforce_eager": on_cpu if config.enforce_eager is None else config.enforce_eager,
             "gpu_memory_utilization": config.gpu_memory_fraction,
@@ -184,8 +185,7 @@ class VLLMSampler:
             "enable_sleep_mode": config.sleep,
             "logprobs_mode": "processed_logprobs",  # at the sampling temperature, as the trainer's are
             "disable_log_stats": True,
-            # Its CPU build shares prefixes in blocks of 128 tokens, which short prompts never fill.
-            **({"block_size": 32} if on_cpu else {}),
+            **(_cpu_arguments(longest) if on_cpu else {}),
             **({} if cache is None else {"kv_cache_memory_bytes": int(cache * 2**30)}),
         }
         try:
@@ -288,6 +288,15 @@ class VLLMSampler:
             self._asleep = False
         if not engine.reset_prefix_cache():
             raise SamplerError("vLLM did not drop the cache of the old weights")
+
+
+def _cpu_arguments(longest: int) -> dict[str, Any]:
+    """What vLLM's CPU build wants otherwise than a GPU.
+
+    It shares prefixes in blocks of 128 tokens, which short prompts never fill. A prompt that is prefilled in parts
+    rewinds the random numbers of its seed, which a CPU generator cannot.
+    """
+    return {"block_size": 32, "enable_chunked_prefill": False, "max_num_batched_tokens": max(2048, longest)}
 
 
 def _check_reload() -> None:

@@ -120,6 +120,16 @@ def test_sampled_turns_have_the_logprobs_of_their_temperature(ask: Ask, policy: 
 
 @needs_vllm
 @pytest.mark.slow
+def test_more_prompts_at_once_than_a_pass_holds(ask: Ask, codec: Any) -> None:
+    """vLLM cuts the last prompt of a full pass in two, and then rewinds its random numbers: no CPU generator can."""
+    prompts = [codec.encode(f"{n}: " + "a prompt of its own, of many words, " * 24) for n in range(16)]
+    assert sum(map(len, prompts)) > 2048
+    turns = ask(prompts, [SamplingParams(temperature=1.0, max_tokens=3, seed=n) for n in range(16)])
+    assert all(turn.ids for turn in turns)
+
+
+@needs_vllm
+@pytest.mark.slow
 def test_turn_ends_with_the_token_that_completes_a_stop_string(ask: Ask, policy: Any, codec: Any) -> None:
     ids = codec.encode(PROMPTS[1])
     said = greedy(policy, ids, codec.eos_id)
