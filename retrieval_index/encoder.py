@@ -25,7 +25,7 @@ from retrieval_index.fetch import offline, resolve_encoder_path
 POOL_CHUNK = 256
 
 # What runs the model: how, and not what, it computes, so that an index does not record it
-Engine = Literal["torch", "openvino"]
+Engine = Literal["torch", "openvino", "openvino_int8"]
 Dtype = Literal["auto", "float32", "bfloat16"]
 
 
@@ -67,7 +67,7 @@ class Encoder:
 
     ``workers`` above 1: passages are encoded by so many processes of sentence-transformers' pool (on one GPU each,
     where there are GPUs), started at first use and ended by :meth:`close`. Queries stay in this process.
-    ``engine=openvino`` (a CPU) is for queries: a pool encodes with torch.
+    The engines of OpenVINO (a CPU) are for queries: a pool encodes with torch.
     """
 
     def __init__(self, spec: EncoderSpec, *, batch_size: int = 32, workers: int = 1, engine: Engine = "torch") -> None:
@@ -80,13 +80,13 @@ class Encoder:
         self.folder = _local_folder(resolve_encoder_path(spec.path))
         self.fingerprint = weights_fingerprint(self.folder)
         dtype = _dtype(spec)
-        if engine == "openvino":
+        if engine != "torch":
             import torch
 
             from retrieval_index.openvino_engine import openvino_forward
 
             self._model = _load(self.folder, spec, torch.float32).to("cpu")
-            self._forward = openvino_forward(self._model, dtype)
+            self._forward = openvino_forward(self._model, dtype, int8=engine == "openvino_int8")
         else:
             self._model = _load(self.folder, spec, dtype)
             self._forward = self._torch_forward

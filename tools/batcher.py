@@ -190,7 +190,10 @@ class Batcher:
             self._queues[len(request) > self._max_batch * LARGE].append(request)
             self._work.set()
         try:
-            await asyncio.gather(*(waiter.answer for _, waiter in joined))
+            if len(joined) == 1:
+                await joined[0][1].answer
+            else:
+                await asyncio.gather(*(waiter.answer for _, waiter in joined))
         except BaseException:
             for job, waiter in joined:
                 job.waiters.remove(waiter)

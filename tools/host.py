@@ -128,7 +128,10 @@ class ToolHost:
                 self.metrics.refused(name, len(mine))
                 return [ToolResult(call.id, "overloaded", f"not started: {full}") for call in mine]
 
-        answered = await asyncio.gather(*(one_tool(name, places) for name, places in by_tool.items()))
+        if len(by_tool) == 1:  # as most requests are; gathering would make a task of it
+            answered = [await one_tool(*one) for one in by_tool.items()]
+        else:
+            answered = await asyncio.gather(*(one_tool(name, places) for name, places in by_tool.items()))
         if refusals and len(refusals) == len(by_tool):
             raise AllRefused(str(refusals[0]), max(full.retry_after_s for full in refusals))
         results: dict[int, ToolResult] = {}

@@ -254,7 +254,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--mode", choices=["dense", "bm25", "hybrid"], help="by default what the index has")
     parser.add_argument("--mmap", action="store_true", help="leave the vectors on disk")
     parser.add_argument("--scan", choices=["auto", "faiss", "bfloat16"], default="auto", help="of a flat index")
-    parser.add_argument("--engine", choices=["torch", "openvino"], default="torch", help="what runs the encoder")
+    parser.add_argument(
+        "--engine", choices=["torch", "openvino", "openvino_int8"], default="torch", help="what runs the encoder"
+    )
     parser.add_argument("--dtype", choices=["auto", "float32", "bfloat16"], help="of the encoder, for queries")
     parser.add_argument("--rerank", help="a cross-encoder (folder or hub id) that orders the first hits anew")
     parser.add_argument("--rerank-depth", type=_positive, default=50)

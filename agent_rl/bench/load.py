@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import itertools
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 import httpx
 
 from agent_rl.rollout.http_pool import HttpPool
 
 TIMEOUT_S = 120.0
-PROBE_EVERY_S = 0.2
+PROBE_EVERY_S = 0.05
 
 
 @dataclass(slots=True)
@@ -64,17 +66,17 @@ async def load(
     seconds: float,
     batch: int = 1,
     topk: int = 3,
-    probe: bool = False,
     warm_up: bool = True,
+    cpu_s: Callable[[], float] = float,
 ) -> Load:
     """Let ``clients`` send requests of ``batch`` queries each for ``seconds``; what is on its way then is waited for
-    and counted, and so is its time. With ``probe``, GET /health is timed beside them.
+    and counted, and so is its time. ``cpu_s`` reads the server's processor time so far, in seconds.
     """
     seen, endless = Load(), itertools.cycle(queries)
     pool = HttpPool(url, {"Content-Type": "application/json"}, clients + 1)
     # connected before the clock runs
     await asyncio.gather(*(_ask(pool, [next(endless)], topk) for _ in range(clients if warm_up else 0)))
-    began = time.perf_counter()
+    used, began = cpu_s(), time.perf_counter()
     ends = began + seconds
 
     async def client() -> None:
@@ -91,25 +93,32 @@ async def load(
                 seen.took.append(time.perf_counter() - started)
                 seen.queries += batch
 
-    async def prober() -> None:
-        while True:
-            started = time.perf_counter()
-            answer = await pool.request("GET", "/health")
-            seen.health.append(time.perf_counter() - started)
-            if answer.status_code != 200:
-                seen.errors.append(f"/health: {answer.status_code}")
-            await asyncio.sleep(PROBE_EVERY_S)
-
-    probing = asyncio.create_task(prober()) if probe else None
     try:
         await asyncio.gather(*(client() for _ in range(clients)))
     finally:
-        seen.seconds = time.perf_counter() - began
-        if probing is not None:
-            probing.cancel()
-            await asyncio.gather(probing, return_exceptions=True)
+        seen.seconds, seen.cpu_s = time.perf_counter() - began, cpu_s() - used
         await pool.aclose()
     return seen
+
+
+def probe_health(url: str, seconds: float) -> list[float]:
+    """Seconds that GET /health took, asked every so often. To be run in a process of its own: beside a hundred clients
+    in one event loop it would be them that are timed. Raises OSError, and ValueError on another answer than 200.
+    """
+    took: list[float] = []
+    at = urlsplit(url)
+    connection = http.client.HTTPConnection(at.hostname or "", at.port, timeout=TIMEOUT_S)
+    ends = time.perf_counter() + seconds
+    while (started := time.perf_counter()) < ends:
+        connection.request("GET", "/health")
+        answer = connection.getresponse()
+        answer.read()
+        took.append(time.perf_counter() - started)
+        if answer.status != 200:
+            raise ValueError(f"/health: {answer.status}")
+        time.sleep(PROBE_EVERY_S)
+    connection.close()
+    return took
 
 
 async def _ask(pool: HttpPool, queries: list[str], topk: int) -> float | None:

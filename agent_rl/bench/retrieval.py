@@ -8,17 +8,20 @@ per processor second of the server are told beside queries per second: alone on 
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import os
 import random
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
-from agent_rl.bench.load import Load, load, quantile_ms
+from agent_rl.bench.load import Load, load, probe_health, quantile_ms
 from agent_rl.bench.retrieval_servers import BATCH, OURS, InProcess, Server, server
 from agent_rl.config.schema import BenchRetrievalConfig
 from agent_rl.errors import UsageError
@@ -74,7 +77,8 @@ def bench_retrieval(config: BenchRetrievalConfig, report: Callable[[str], None] 
             limits[way] = InProcess(way, config.index, core)
             stack.callback(limits[way].close)
         report(f"{len(queries)} questions; servers on core {core} of {os.cpu_count()}, one thread each; nothing cached")
-        loads, bulk, rates = _measure(config, servers, limits, queries, report)
+        prober = stack.enter_context(ProcessPoolExecutor(1, get_context("spawn")))
+        loads, bulk, rates = _measure(config, servers, limits, queries, prober, report)
     cells = [_cell(way, clients, rounds) for (way, clients), rounds in loads.items()]
     _report_cells(cells, rates, report)
     _report_ratios(config, cells, rates, report)
@@ -121,6 +125,7 @@ def _measure(
     servers: dict[str, Server],
     limits: dict[str, InProcess],
     queries: list[str],
+    prober: ProcessPoolExecutor,
     report: Callable[[str], None],
 ) -> tuple[Loads, dict[str, Load], Rates]:
     loads: Loads = {}
@@ -131,7 +136,7 @@ def _measure(
         ways = list(servers) if done % 2 == 0 else list(reversed(servers))
         for clients in config.clients:
             for way in ways:
-                seen = asyncio.run(_timed(servers[way], queries, clients, config, probe=way in OURS))
+                seen = _timed(servers[way], queries, clients, config, prober if way in OURS else None)
                 loads.setdefault((way, clients), []).append(seen)
                 if way in limits and clients == max(config.clients):
                     rates.setdefault(way, []).append(limits[way].rates(queries, config.topk, config.seconds))
@@ -141,10 +146,16 @@ def _measure(
     return loads, bulk, rates
 
 
-async def _timed(at: Server, queries: list[str], clients: int, config: BenchRetrievalConfig, *, probe: bool) -> Load:
-    used = at.cpu_s()
-    seen = await load(at.url, queries, clients=clients, seconds=config.seconds, topk=config.topk, probe=probe)
-    seen.cpu_s = at.cpu_s() - used
+def _timed(
+    at: Server, queries: list[str], clients: int, config: BenchRetrievalConfig, prober: ProcessPoolExecutor | None
+) -> Load:
+    health = None if prober is None else prober.submit(probe_health, at.url, config.seconds)
+    seen = asyncio.run(load(at.url, queries, clients=clients, seconds=config.seconds, topk=config.topk, cpu_s=at.cpu_s))
+    if health is not None:
+        try:
+            seen.health = health.result()
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            seen.errors.append(f"/health: {error}")
     return seen
 
 

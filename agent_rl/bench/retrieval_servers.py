@@ -30,6 +30,7 @@ OURS: dict[str, dict[str, str]] = {
     "ours_bfloat16": {"dtype": "bfloat16"},
     "ours_openvino_float32": {"dtype": "float32", "engine": "openvino"},
     "ours_openvino_bfloat16": {"dtype": "bfloat16", "engine": "openvino"},
+    "ours_openvino_int8": {"dtype": "bfloat16", "engine": "openvino_int8"},
 }
 
 

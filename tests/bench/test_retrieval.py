@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from agent_rl.bench.load import Load, load, quantile_ms
+from agent_rl.bench.load import Load, load, probe_health, quantile_ms
 from agent_rl.bench.retrieval import bench_retrieval
 from agent_rl.bench.retrieval_servers import server
 from agent_rl.config.schema import BenchRetrievalConfig
@@ -57,13 +57,16 @@ class Service:
 def test_so_many_clients_send_one_request_each_at_a_time() -> None:
     service = Service()
     with RunningServer(service.app) as running:
-        seen = asyncio.run(load(running.url, ["a", "b", "c"], clients=5, seconds=0.3, probe=True))
+        # a server's processor time is read when it has answered the requests that connect, and at the end
+        reads = iter((lambda: float(len(service.bodies)), lambda: 105.0))
+        cpu_s = lambda: next(reads)()  # noqa: E731
+        seen = asyncio.run(load(running.url, ["a", "b", "c"], clients=5, seconds=0.3, cpu_s=cpu_s))
     assert service.most == 5
     assert seen.queries == len(seen.took) == len(service.bodies) - 5  # beside the requests that connect
     assert not seen.errors
     assert not seen.refused
     assert min(seen.took) >= 0.02
-    assert seen.health
+    assert seen.cpu_s == 100.0
     assert seen.queries_per_s == pytest.approx(seen.queries / seen.seconds)
     assert {body["topk"] for body in service.bodies} == {3}
 
@@ -80,6 +83,17 @@ def test_a_refusal_is_obeyed_and_a_wrong_answer_is_an_error() -> None:
     gone = asyncio.run(load(running.url, ["a"], clients=1, seconds=0.05, warm_up=False))
     assert gone.errors
     assert "Connect" in gone.errors[0]
+
+
+def test_health_is_timed() -> None:
+    with RunningServer(Service().app) as running:
+        took = probe_health(running.url, 0.3)
+        assert 2 <= len(took) <= 6
+        assert 0 < max(took) < 0.3
+    with RunningServer(Starlette()) as running, pytest.raises(ValueError, match="/health: 404"):
+        probe_health(running.url, 0.1)
+    with pytest.raises(OSError, match="refused"):
+        probe_health(running.url, 0.1)
 
 
 def test_quantiles_and_rounds() -> None:

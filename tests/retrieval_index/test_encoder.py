@@ -135,18 +135,32 @@ def test_openvino_gives_the_vectors_of_torch(tiny):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="pip install 'agent-rl[openvino]'")
-def test_a_conversion_reports_to_nobody(tiny):
+@pytest.mark.skipif(importlib.util.find_spec("nncf") is None, reason="pip install 'agent-rl[openvino]'")
+def test_eight_bits_are_near_and_no_more_than_near(tiny, capfd):
+    texts = [" ".join(WORDS[: 1 + n % 8]) for n in range(10)]
+    wanted = Encoder(_spec(tiny)).encode_queries(texts)
+    capfd.readouterr()
+    got = Encoder(_spec(tiny), batch_size=3, engine="openvino_int8").encode_queries(texts)
+    assert (wanted * got).sum(1).min() > 0.99
+    # in float32 the same conversion is within 1e-4: else these would not be 8 bits
+    assert np.abs(wanted - got).max() > 1e-4
+    assert "━" not in capfd.readouterr().out  # nor does the compression draw its bars
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("nncf") is None, reason="pip install 'agent-rl[openvino]'")
+@pytest.mark.parametrize("engine", ["openvino", "openvino_int8"])
+def test_a_conversion_reports_to_nobody(tiny, engine):
     """openvino_telemetry forks the process to post to its makers; a tool server would outlive its run by that child."""
     code = (
         "import os, sys\n"
         "from retrieval_index.encoder import Encoder, EncoderSpec\n"
         "forks = []\n"
         "os.register_at_fork(before=lambda: forks.append(1))\n"
-        "Encoder(EncoderSpec(path=sys.argv[1], max_tokens=32, dtype='float32'), engine='openvino')\n"
+        "Encoder(EncoderSpec(path=sys.argv[1], max_tokens=32, dtype='float32'), engine=sys.argv[2])\n"
         "assert not forks and sys.modules['openvino_telemetry'] is None\n"
     )
-    subprocess.run([sys.executable, "-c", code, str(tiny)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code, str(tiny), engine], check=True, timeout=120)
 
 
 @pytest.mark.slow

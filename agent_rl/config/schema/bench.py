@@ -42,6 +42,7 @@ RetrievalWay = Literal[
     "ours_bfloat16",
     "ours_openvino_float32",
     "ours_openvino_bfloat16",
+    "ours_openvino_int8",
     "per_request_float32",
     "per_request_bfloat16",
 ]

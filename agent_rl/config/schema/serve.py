@@ -37,7 +37,9 @@ class SearchToolConfig(Record):
     scan: Literal["auto", "faiss", "bfloat16"] = Field(
         "auto", description="bfloat16: a flat index in two passes with the rows of an exact search; auto: where it pays"
     )
-    engine: Literal["torch", "openvino"] = Field("torch", description="what runs the encoder, for queries")
+    engine: Literal["torch", "openvino", "openvino_int8"] = Field(
+        "torch", description="what runs the encoder, for queries; openvino_int8: with 8-bit matrix products"
+    )
     dtype: Literal["auto", "float32", "bfloat16"] | None = Field(
         None, description="what the encoder computes queries in; null: as the index was built"
     )
