@@ -25,7 +25,9 @@ def run(args: argparse.Namespace) -> None:
         items = items_of_sets(config, command.sets, command.max_per_set)
     else:
         items = choose_items(make_task(config), config.eval.split, config.eval.questions, config.eval.seed)
-    retriever, store = Retriever.open(command.index, mode=command.mode), PassageStore(Path(command.index))
+    how = config.tools.search
+    retriever = Retriever.open(command.index, mode=command.mode, scan=how.scan, engine=how.engine, dtype=how.dtype)
+    store = PassageStore(Path(command.index))
     depths = sorted(set(command.depths))
     with progress("coverage", len(store) + len(items), "passages and queries", print) as advance:
 
