@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -118,3 +120,22 @@ def test_a_free_port_is_found():
     with bind("127.0.0.1", 0) as opened:
         assert opened.family == socket.AF_INET
         assert opened.getsockname()[1] > 0
+
+
+def test_what_was_loaded_is_not_collected_again_and_again(tmp_path):
+    """A full collection that goes through an encoder's objects stops every answer for a third of a second."""
+    with closing(sqlite3.connect(tmp_path / "x.db")) as made:
+        made.execute("CREATE TABLE towns (name)")
+    code = (
+        "import gc, os, signal, sys\n"
+        "from tools.server import serve\n"
+        "def say(line):\n"
+        "    print(gc.get_freeze_count(), len(gc.get_objects()))\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "serve(['sql'], port=0, sql={'databases': {'main': sys.argv[1]}}, say=say)\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "x.db")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    frozen, looked_at = map(int, done.stdout.split())
+    assert frozen > 10 * looked_at
