@@ -77,6 +77,7 @@ class _Job:
     call: ToolCall
     key: Hashable | None
     state: Literal["waiting", "running", "dropped"] = "waiting"
+    bulk: bool = False  # its only place is among a large request's
     batch: asyncio.Task[None] | None = None  # what runs it
     waiters: list[_Waiter] = dataclasses.field(default_factory=list)
 
@@ -99,7 +100,8 @@ class Batcher:
     ``max_batch`` calls run together, ``tool.concurrency`` such batches at once; at most ``max_queue`` wait;
     ``cache_entries`` answers are kept (0: none). Requests take turns: each batch is filled round-robin over the
     requests that wait. Large requests and small ones have batches of their own, by turns, so that a single call waits
-    for one part of somebody's bulk and is not answered only when 63 others of it are.
+    for one part of somebody's bulk and is not answered only when 63 others of it are. A small request for what waits in
+    a large one already gives it a second place, among the small.
     """
 
     def __init__(
@@ -184,10 +186,15 @@ class Batcher:
             raise QueueFull(self.tool.name, self._waiting, max(0.05, batches * self._batch_s))
         for job, waiter in joined:
             job.waiters.append(waiter)
+        self._shared |= fresh
+        self._waiting += len(request)
+        large = len(joined) > self._max_batch * LARGE
+        if not large:
+            request.extend(dict.fromkeys(job for job, _ in joined if job.bulk and job.state == "waiting"))
         if request:
-            self._shared |= fresh
-            self._waiting += len(request)
-            self._queues[len(request) > self._max_batch * LARGE].append(request)
+            for job in request:
+                job.bulk = large
+            self._queues[large].append(request)
             self._work.set()
         try:
             if len(joined) == 1:
@@ -241,7 +248,7 @@ class Batcher:
             job = request.popleft()
             if request:
                 requests.append(request)
-            if job.state == "dropped":
+            if job.state != "waiting":  # nobody wants it any more, or it ran from its other place
                 continue
             for waiter in [waiter for waiter in job.waiters if waiter.expires <= now]:
                 waiter.settle(self._not_started(waiter, "the deadline passed in the queue"))

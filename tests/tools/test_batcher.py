@@ -60,6 +60,25 @@ async def test_a_single_call_does_not_stand_behind_a_bulk():
     await batcher.stop()
 
 
+async def test_a_single_call_for_what_stands_in_a_bulk_does_not_wait_for_its_place_there():
+    tool = EchoTool(shared=True)
+    batcher = _batcher(tool)
+    tool.gate.clear()
+    bulk = asyncio.create_task(batcher.submit([_call(f"bulk{n}") for n in range(50)]))
+    await _until(lambda: tool.batches)
+    singles = [asyncio.create_task(batcher.submit([_call("bulk49", name)])) for name in ("first", "second")]
+    await asyncio.sleep(0.01)
+    assert batcher.waiting == 42  # it is the same work
+    tool.gate.set()
+    assert [(await single)[0].id for single in singles] == ["first", "second"]
+    assert [call.arguments["text"] for call in tool.batches[1]] == ["bulk49"]
+    assert [r.text for r in await bulk] == [f"echo bulk{n}" for n in range(50)]
+    ran = [call.arguments["text"] for batch in tool.batches for call in batch]
+    assert sorted(ran) == sorted(f"bulk{n}" for n in range(50))
+    assert batcher.waiting == 0
+    await batcher.stop()
+
+
 async def test_bulk_and_singles_take_turns_and_neither_starves():
     tool = EchoTool()
     batcher = _batcher(tool)
