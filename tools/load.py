@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tools.batcher import HostedTool
+
+if TYPE_CHECKING:
+    from retrieval_index.retriever import Retriever
 
 TOOL_NAMES = ("search", "python", "sql")
 
@@ -30,24 +33,25 @@ def load_tools(
     return [starters[name]() for name in names]
 
 
-def _search(
-    index: str,
-    *,
-    max_top_k: int = 100,
-    max_query_chars: int = 2000,
-    rerank: str | None = None,
-    **how: Any,
-) -> HostedTool:
-    """``how``: the settings of `Retriever.open` (mode, mmap, scan, engine, dtype, rerank_depth)."""
+def open_retriever(index: str, *, rerank: str | None = None, **how: Any) -> Retriever:
+    """What the search tool searches with. ``rerank``: a cross-encoder; ``how``: the settings of `Retriever.open` (mode,
+    mmap, scan, engine, dtype, rerank_depth), which raises.
+    """
     from retrieval_index.retriever import Retriever
-    from tools.search import SearchTool
 
     reranker = None
     if rerank is not None:
         from retrieval_index.rerank import CrossEncoderScorer
 
         reranker = CrossEncoderScorer(rerank)
-    retriever = Retriever.open(index, reranker=reranker, **how)
+    return Retriever.open(index, reranker=reranker, **how)
+
+
+def _search(index: str, *, max_top_k: int = 100, max_query_chars: int = 2000, **how: Any) -> HostedTool:
+    """``how``: as for `open_retriever`."""
+    from tools.search import SearchTool
+
+    retriever = open_retriever(index, **how)
     tool = SearchTool(retriever, default_top_k=min(3, max_top_k), max_top_k=max_top_k, max_query_chars=max_query_chars)
     retriever.search(
         ["warm up", "warm up twice"], 1

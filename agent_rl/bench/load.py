@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import itertools
 import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 import httpx
 
@@ -73,7 +71,7 @@ async def load(
     and counted, and so is its time. ``cpu_s`` reads the server's processor time so far, in seconds.
     """
     seen, endless = Load(), itertools.cycle(queries)
-    pool = HttpPool(url, {"Content-Type": "application/json"}, clients + 1)
+    pool = HttpPool(url, {"Content-Type": "application/json"}, clients)
     # connected before the clock runs
     await asyncio.gather(*(_ask(pool, [next(endless)], topk) for _ in range(clients if warm_up else 0)))
     used, began = cpu_s(), time.perf_counter()
@@ -103,21 +101,18 @@ async def load(
 
 def probe_health(url: str, seconds: float) -> list[float]:
     """Seconds that GET /health took, asked every so often. To be run in a process of its own: beside a hundred clients
-    in one event loop it would be them that are timed. Raises OSError, and ValueError on another answer than 200.
+    in one event loop it would be them that are timed. Raises httpx.HTTPError, and ValueError on another answer than
+    200.
     """
     took: list[float] = []
-    at = urlsplit(url)
-    connection = http.client.HTTPConnection(at.hostname or "", at.port, timeout=TIMEOUT_S)
     ends = time.perf_counter() + seconds
-    while (started := time.perf_counter()) < ends:
-        connection.request("GET", "/health")
-        answer = connection.getresponse()
-        answer.read()
-        took.append(time.perf_counter() - started)
-        if answer.status != 200:
-            raise ValueError(f"/health: {answer.status}")
-        time.sleep(PROBE_EVERY_S)
-    connection.close()
+    with httpx.Client(base_url=url, timeout=TIMEOUT_S, trust_env=False) as client:
+        while (started := time.perf_counter()) < ends:
+            status = client.get("/health").status_code
+            took.append(time.perf_counter() - started)
+            if status != 200:
+                raise ValueError(f"/health: {status}")
+            time.sleep(PROBE_EVERY_S)
     return took
 
 

@@ -8,7 +8,6 @@ per processor second of the server are told beside queries per second: alone on 
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import os
 import random
@@ -20,6 +19,8 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
+
+import httpx
 
 from agent_rl.bench.load import Load, load, probe_health, quantile_ms
 from agent_rl.bench.retrieval_servers import BATCH, OURS, InProcess, Server, server
@@ -154,7 +155,7 @@ def _timed(
     if health is not None:
         try:
             seen.health = health.result()
-        except (OSError, ValueError, http.client.HTTPException) as error:
+        except (httpx.HTTPError, ValueError) as error:
             seen.errors.append(f"/health: {error}")
     return seen
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from agent_rl.commands.parsing import composed
 
+RETRIEVER_SETTINGS = {"mode", "mmap", "scan", "engine", "dtype", "rerank", "rerank_depth"}
+
 
 def run(args: argparse.Namespace) -> None:
     command = composed(args)
@@ -18,15 +20,14 @@ def run(args: argparse.Namespace) -> None:
     from agent_rl.rollout.assemble import make_task
     from agent_rl.train.console import progress
     from retrieval_index.corpus import PassageStore
-    from retrieval_index.retriever import Retriever
+    from tools.load import open_retriever
 
     config = run_config(command)
     if command.sets:
         items = items_of_sets(config, command.sets, command.max_per_set)
     else:
         items = choose_items(make_task(config), config.eval.split, config.eval.questions, config.eval.seed)
-    how = config.tools.search
-    retriever = Retriever.open(command.index, mode=command.mode, scan=how.scan, engine=how.engine, dtype=how.dtype)
+    retriever = open_retriever(command.index, **config.tools.search.model_dump(include=RETRIEVER_SETTINGS))
     store = PassageStore(Path(command.index))
     depths = sorted(set(command.depths))
     with progress("coverage", len(store) + len(items), "passages and queries", print) as advance:

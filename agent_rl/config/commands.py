@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
@@ -59,7 +59,6 @@ class CoverageCommand(RunConfig):
     """`agent-rl data coverage`: what an index can answer of the task's questions, or of several sets."""
 
     index: PathText = Field("indexes/miniwiki", description="folder of the index")
-    mode: Literal["dense", "bm25", "hybrid"] | None = Field(None, description="as search.mode of serve-tools")
     sets: tuple[PathText, ...] = Field((), description="files or folders of questions; empty: the task's eval.split")
     max_per_set: PositiveInt | None = None
     depths: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = Field((3, 10), description="k of recall@k")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from agent_rl.cli import main
 from agent_rl.config.schema import RunConfig
 from agent_rl.errors import ArtifactError, UsageError
 from agent_rl.evaluation.coverage import Covered, cover, gold_titles, read_answerable, table, write
@@ -105,3 +106,10 @@ def test_a_file_that_is_no_coverage(tmp_path: Path) -> None:
 def test_sets_have_rows_of_their_own_in_the_table() -> None:
     rows = [Covered(name, name, None, True, True, {3: 1.0}) for name in "ab"]
     assert [line.split("|")[1].strip() for line in table(rows, [3]).splitlines()] == ["set", "---", "a", "b", "all"]
+
+
+def test_coverage_searches_as_the_search_tool_is_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build_index(PASSAGES, HashedWordsEncoder(), tmp_path / "index", progress=False)
+    sets = f"sets=[{write_set(tmp_path / 'q.jsonl', 1)}]"
+    assert main(["data", "coverage", f"index={tmp_path / 'index'}", sets, "tools.search.mode=bm25"]) != 0
+    assert "has no BM25 part; build it with index.bm25=true" in capsys.readouterr().err
