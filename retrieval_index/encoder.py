@@ -75,7 +75,7 @@ class Encoder:
         UnknownEncoder, FetchError.
         """
         self.spec = spec
-        self._batch_size, self._workers = batch_size, workers
+        self._batch_size, self._workers, self._engine = batch_size, workers, engine
         self._pool: Any = None
         self.folder = _local_folder(resolve_encoder_path(spec.path))
         self.fingerprint = weights_fingerprint(self.folder)
@@ -101,6 +101,10 @@ class Encoder:
         if self._workers > 1 and self._pool is None:
             self._pool = _started_pool(self._model, self._workers)
         return self._encode(passages, self.spec.passage_prefix, "passage", self._pool)
+
+    def replica(self) -> Encoder:
+        """The same once more, for another owner."""
+        return Encoder(self.spec, batch_size=self._batch_size, engine=self._engine)
 
     @property
     def sentence_transformer(self) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 from retrieval_index.bm25 import BM25Searcher
 from retrieval_index.corpus import PassageStore
 from retrieval_index.dense import DenseSearcher, Scan
-from retrieval_index.encoder import Dtype, EncoderSpec, Engine, TextEncoder
+from retrieval_index.encoder import Dtype, Encoder, EncoderSpec, Engine, TextEncoder
 from retrieval_index.errors import EncoderError, IndexIncomplete, IndexMismatch
 from retrieval_index.index import BM25_DIR, IndexManifest, manifest_sha256, read_manifest
 from retrieval_index.ranking import Ranked, reciprocal_rank_fusion
@@ -104,6 +104,27 @@ class Retriever:
             searchers.append(BM25Searcher(folder / BM25_DIR, manifest.passages))
         sha = manifest_sha256(folder)
         return cls(manifest, sha, store, searchers, mode=mode, reranker=reranker, rerank_depth=rerank_depth)
+
+    def replica(self, reranker: PairScorer | None = None) -> Retriever:
+        """For another owner: an encoder, and ``reranker``, of its own over the same index, which any number may read.
+
+        Raises IndexMismatch where Lucene is searched too, or where the encoder is not ours to load once more.
+        """
+        (first, *others) = self._searchers
+        if others or isinstance(first, BM25Searcher):
+            raise IndexMismatch(f"search.mode={self.mode} with more than one replica; replicas need search.mode=dense")
+        if not isinstance(first.encoder, Encoder):
+            raise IndexMismatch(f"a replica needs a sentence-transformers encoder, not {type(first.encoder).__name__}")
+        searcher = DenseSearcher(first.encoder.replica(), first.index, first.scan)
+        return Retriever(
+            self.manifest,
+            self.manifest_sha,
+            self._store,
+            [searcher],
+            mode=self.mode,
+            reranker=reranker,
+            rerank_depth=self._rerank_depth,
+        )
 
     def __len__(self) -> int:
         return len(self._store)

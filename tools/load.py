@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tools.batcher import HostedTool
 
 if TYPE_CHECKING:
+    from retrieval_index.rerank import PairScorer
     from retrieval_index.retriever import Retriever
 
 TOOL_NAMES = ("search", "python", "sql")
@@ -39,24 +40,46 @@ def open_retriever(index: str, *, rerank: str | None = None, **how: Any) -> Retr
     """
     from retrieval_index.retriever import Retriever
 
-    reranker = None
-    if rerank is not None:
-        from retrieval_index.rerank import CrossEncoderScorer
-
-        reranker = CrossEncoderScorer(rerank)
-    return Retriever.open(index, reranker=reranker, **how)
+    return Retriever.open(index, reranker=_scorer(rerank), **how)
 
 
-def _search(index: str, *, max_top_k: int = 100, max_query_chars: int = 2000, **how: Any) -> HostedTool:
-    """``how``: as for `open_retriever`."""
+def _search(
+    index: str,
+    *,
+    max_top_k: int = 100,
+    max_query_chars: int = 2000,
+    replicas: int = 1,
+    rerank: str | None = None,
+    **how: Any,
+) -> HostedTool:
+    """``replicas`` share the cores; ``rerank`` and ``how``: as for `open_retriever`."""
     from tools.search import SearchTool
 
-    retriever = open_retriever(index, **how)
-    tool = SearchTool(retriever, default_top_k=min(3, max_top_k), max_top_k=max_top_k, max_query_chars=max_query_chars)
-    retriever.search(
-        ["warm up", "warm up twice"], 1
-    )  # the first search of a process is slow, nobody should wait for it
-    return tool
+    threads = None
+    if replicas > 1:
+        import torch
+
+        threads = max(1, torch.get_num_threads() // replicas)
+        torch.set_num_threads(threads)  # OpenVINO takes this number when it loads the model
+    retrievers = [open_retriever(index, rerank=rerank, **how)]
+    retrievers += [retrievers[0].replica(_scorer(rerank)) for _ in range(replicas - 1)]
+    for retriever in retrievers:
+        retriever.search(["warm up", "warm up twice"], 1)  # the first search is slow, nobody should wait for it
+    return SearchTool(
+        *retrievers,
+        threads=threads,
+        default_top_k=min(3, max_top_k),
+        max_top_k=max_top_k,
+        max_query_chars=max_query_chars,
+    )
+
+
+def _scorer(rerank: str | None) -> PairScorer | None:
+    if rerank is None:
+        return None
+    from retrieval_index.rerank import CrossEncoderScorer
+
+    return CrossEncoderScorer(rerank)
 
 
 def _python(*, engine: str = "local", url: str | None = None, **settings: Any) -> HostedTool:

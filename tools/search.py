@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import queue
 from collections.abc import Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,23 +26,22 @@ class SearchArguments:
 
 
 class SearchTool:
-    """Searches an index. One worker thread owns the retriever; calls of a batch are encoded and searched at
-    once.
+    """Searches an index. Calls of a batch are encoded and searched at once, by whichever of ``retrievers`` is free:
+    several batches at once keep more cores busy than one batch can.
 
-    ``default_top_k`` is used where a call names none; ``max_top_k`` and ``max_query_chars`` bound what may be
-    asked.
+    ``threads``: of each (None: as torch and FAISS choose). ``default_top_k`` is used where a call names none;
+    ``max_top_k`` and ``max_query_chars`` bound what may be asked.
     """
 
     name = "search"
     description = "Search a collection of passages. Returns the passages nearest in meaning to the query."
     idempotent = True
-    concurrency = 1
     max_batch = max_queue = None
 
     def __init__(
         self,
-        retriever: Retriever,
-        *,
+        *retrievers: Retriever,
+        threads: int | None = None,
         default_top_k: int = 3,
         max_top_k: int = 100,
         max_query_chars: int = 2000,
@@ -50,10 +50,16 @@ class SearchTool:
             raise ValueError(
                 f"default_top_k={default_top_k}, max_top_k={max_top_k}: need 1 <= default_top_k <= max_top_k <= {MAX_K}"
             )
-        self._retriever = retriever
+        self._retriever = retrievers[0]  # any of them: they search the same index
+        self._free: queue.SimpleQueue[Retriever] = queue.SimpleQueue()
+        for retriever in retrievers:
+            self._free.put(retriever)
+        self.concurrency = len(retrievers)
         self._default_top_k, self._max_top_k = default_top_k, max_top_k
         self._max_query_chars = max_query_chars
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="search")
+        self._workers = ThreadPoolExecutor(
+            len(retrievers), thread_name_prefix="search", initializer=_keep_to, initargs=(threads,)
+        )
         query = {"type": "string", "minLength": 1, "maxLength": max_query_chars}
         self.parameters: dict[str, Any] = {
             "type": "object",
@@ -127,15 +133,16 @@ class SearchTool:
             "corpus_sha256": manifest.corpus_sha256,
             "encoder": manifest.encoder.path if manifest.encoder is not None else None,
             "mode": self._retriever.mode,
+            "replicas": self.concurrency,
             "manifest_sha256": self._retriever.manifest_sha,
         }
 
     async def run(self, calls: list[ToolCall]) -> list[ToolResult]:
         """Answer each call, in order; a bad call is ``invalid`` and costs its neighbours nothing."""
-        return await asyncio.get_running_loop().run_in_executor(self._worker, self._run, calls)
+        return await asyncio.get_running_loop().run_in_executor(self._workers, self._run, calls)
 
     async def close(self) -> None:
-        self._worker.shutdown(wait=False, cancel_futures=True)
+        self._workers.shutdown(wait=False, cancel_futures=True)
 
     def _run(self, calls: list[ToolCall]) -> list[ToolResult]:
         parsed: list[SearchArguments | str] = []
@@ -159,8 +166,22 @@ class SearchTool:
         if not wanted:
             return iter(())
         # one search at the largest k: the first k of a longer list are the same passages
-        hits = self._retriever.search_each([query for query, _ in wanted], max(k for _, k in wanted))
+        retriever = self._free.get()
+        try:
+            hits = retriever.search_each([query for query, _ in wanted], max(k for _, k in wanted))
+        finally:
+            self._free.put(retriever)
         return (None if some is None else some[:k] for some, (_, k) in zip(hits, wanted, strict=True))
+
+
+def _keep_to(threads: int | None) -> None:
+    """The thread that calls this computes with so many: both libraries count by the thread that calls them."""
+    if threads is not None:
+        import faiss
+        import torch
+
+        torch.set_num_threads(threads)
+        faiss.omp_set_num_threads(threads)
 
 
 def _result(call: ToolCall, found: list[tuple[str, list[Hit] | None]]) -> ToolResult:

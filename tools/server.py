@@ -99,6 +99,7 @@ def serve(
     scan: str = "auto",
     engine: str = "torch",
     dtype: str | None = None,
+    replicas: int = 1,
     rerank: str | None = None,
     rerank_depth: int = 50,
     python: dict[str, Any] | None = None,
@@ -129,6 +130,7 @@ def serve(
     url = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
     search: dict[str, Any] = {"max_top_k": max_top_k, "max_query_chars": max_query_chars}
     search |= {"mode": mode, "mmap": mmap, "scan": scan, "engine": engine, "dtype": dtype}
+    search |= {"replicas": replicas}
     search |= {"rerank": rerank, "rerank_depth": rerank_depth}
 
     def when_loaded(loaded: ToolHost) -> None:
@@ -263,6 +265,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--engine", choices=["torch", "openvino", "openvino_int8"], default="torch", help="what runs the encoder"
     )
     parser.add_argument("--dtype", choices=["auto", "float32", "bfloat16"], help="of the encoder, for queries")
+    parser.add_argument("--replicas", type=_positive, default=1, help="encoders side by side, sharing the cores")
     parser.add_argument("--rerank", help="a cross-encoder (folder or hub id) that orders the first hits anew")
     parser.add_argument("--rerank-depth", type=_positive, default=50)
     parser.add_argument("--python", type=_record, help="settings of the python tool: '{\"timeout_s\": 5}'")

@@ -18,7 +18,7 @@ def plain_accumulate(
 ) -> float:
     """Sum the gradients of ``sequences`` into the policy's, ``rows`` sequences at a time; returns the loss.
 
-    The same loss as ``agent_rl.train.update.accumulate``: full float32 logits [B, T, V], log_softmax, gather.
+    The same loss as ``update.accumulate``: all logits [B, T, V], in float32 or wider, log_softmax, gather.
     """
     counts = count_batch(sequences)
     total = 0.0
@@ -31,7 +31,8 @@ def plain_accumulate(
         trained_BT = torch.tensor([m.mask + [0] * (width - len(m.mask)) for m in members], dtype=torch.bool)
         ids_BT, attention_BT, trained_BT = (x.to(policy.device) for x in (ids_BT, attention_BT, trained_BT))
         logits_BTV = policy.model(input_ids=ids_BT, attention_mask=attention_BT, use_cache=False).logits
-        logp_BTV = torch.log_softmax(logits_BTV[:, :-1].float() / temperature, dim=-1)
+        wide = torch.promote_types(logits_BTV.dtype, torch.float32)  # float64 is to stay float64
+        logp_BTV = torch.log_softmax(logits_BTV[:, :-1].to(wide) / temperature, dim=-1)
         logp_BT = logp_BTV.gather(-1, ids_BT[:, 1:, None])[..., 0]
         chosen = trained_BT[:, 1:]
         row_N = chosen.nonzero()[:, 0]

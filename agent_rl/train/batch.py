@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -108,23 +108,37 @@ def _shared_prefix(members: Sequence[TrainSequence]) -> int:
     return limit
 
 
-def _cut_by_tokens(pieces: Sequence[_Piece], max_tokens: int) -> Iterator[list[_Piece]]:
+def _cut_by_tokens(pieces: Sequence[_Piece], max_tokens: int) -> list[list[_Piece]]:
     """Pieces in rows of at most ``max_tokens`` tokens, in order; every piece exactly once.
 
+    As few rows as that allows, and as even as those can be: the fullest row decides how much memory an update takes.
     A single sequence longer than the budget is a row of its own: nothing is dropped or cut.
     """
-    row: list[_Piece] = []
+    rows = _fill(pieces, max_tokens)
+    least, enough = 1, max_tokens  # a smaller bound never takes fewer rows
+    while least < enough:
+        bound = (least + enough) // 2
+        if len(_fill(pieces, bound)) > len(rows):
+            least = bound + 1
+        else:
+            enough = bound
+    return _fill(pieces, enough)
+
+
+def _fill(pieces: Sequence[_Piece], bound: int) -> list[list[_Piece]]:
+    """Rows of at most ``bound`` tokens, each as full as the order allows."""
+    rows: list[list[_Piece]] = []
     used = 0
     for piece in pieces:
-        shares = bool(row) and row[-1].group == piece.group
+        shares = bool(rows) and rows[-1][-1].group == piece.group
         cost = piece.end - (piece.prefix if shares else 0)
-        if row and used + cost > max_tokens:
-            yield row
-            row, used, cost = [], 0, piece.end
-        row.append(piece)
-        used += cost
-    if row:
-        yield row
+        if rows and used + cost <= bound:
+            rows[-1].append(piece)
+            used += cost
+        else:
+            rows.append([piece])
+            used = piece.end
+    return rows
 
 
 def _pack(sequences: Sequence[TrainSequence], pieces: Sequence[_Piece], device: torch.device) -> MicroBatch:

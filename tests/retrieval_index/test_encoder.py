@@ -112,6 +112,21 @@ def test_an_index_knows_its_model_by_the_weights(tiny, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("engine", ["torch", "openvino"])
+def test_a_replica_has_an_encoder_of_its_own_over_the_same_index(tiny, tmp_path, engine):
+    passages = [Passage(word, "", word) for word in WORDS]
+    if engine != "torch":
+        pytest.importorskip(engine, reason=f"pip install 'agent-rl[{engine}]'")
+    build_index(passages, _spec(tiny), tmp_path / "i", progress=False)
+    first = Retriever.open(tmp_path / "i", engine=engine)
+    second = first.replica()
+    searchers = [retriever._searchers[0] for retriever in (first, second)]
+    assert searchers[0].index is searchers[1].index
+    assert searchers[0].encoder is not searchers[1].encoder
+    assert second.search(WORDS, 3) == first.search(WORDS, 3)
+
+
+@pytest.mark.slow
 def test_minilm_finds_real_passages(shared_data, tmp_path):
     if not is_fetched(MINILM):
         pytest.skip("minilm is not in the cache; fetch it with `agent-rl fetch minilm`")

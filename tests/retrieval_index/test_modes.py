@@ -59,6 +59,12 @@ def test_a_mode_that_the_index_does_not_have_is_refused(tmp_path):
         Retriever.open(tmp_path / "i", HashedWordsEncoder(), mode="hybrid")
 
 
+def test_only_an_encoder_that_can_be_loaded_again_has_replicas(tmp_path):
+    build_index(PASSAGES, HashedWordsEncoder(), tmp_path / "i", progress=False)
+    with pytest.raises(IndexMismatch, match="HashedWordsEncoder"):
+        Retriever.open(tmp_path / "i", HashedWordsEncoder()).replica()
+
+
 def test_a_java_that_is_too_old_is_named(tmp_path, monkeypatch):
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+
 import pytest
 
 from retrieval_index.retriever import MAX_K, Retriever
@@ -109,3 +112,42 @@ def test_bounds_that_contradict_are_refused(retriever):
         SearchTool(retriever, default_top_k=3, max_top_k=2)
     with pytest.raises(ValueError, match=str(MAX_K)):
         SearchTool(retriever, max_top_k=MAX_K + 1)
+
+
+async def test_replicas_answer_side_by_side_and_alike(index_folder):
+    encoders = [Gate(), Gate()]
+    tool = SearchTool(*(Retriever.open(index_folder, encoder) for encoder in encoders), threads=1)
+    assert tool.concurrency == tool.summary()["replicas"] == 2
+    batches = [[ToolCall("1", "search", {"query": "capital of Peru"})], [ToolCall("2", "search", {"query": "Quito"})]]
+    running = asyncio.gather(*(tool.run(batch) for batch in batches))
+    # neither is let go before both are at work
+    assert await asyncio.to_thread(lambda: all(encoder.entered.wait(10) for encoder in encoders))
+    for encoder in encoders:
+        encoder.open.set()
+    (peru,), (quito,) = await running
+    assert [r.data["results"][0]["hits"][0]["id"] for r in (peru, quito)] == ["lima", "quito"]
+    await tool.close()
+
+
+class Gate(HashedWordsEncoder):
+    """Encodes once it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.open = threading.Event(), threading.Event()
+
+    def encode_queries(self, queries):
+        self.entered.set()
+        assert self.open.wait(10)
+        return super().encode_queries(queries)
+
+
+async def test_a_failing_search_gives_its_replica_back(index_folder, retriever, encoder):
+    tool = SearchTool(retriever)
+    encoder.dims = 3  # FAISS refuses such vectors
+    with pytest.raises(AssertionError):
+        await tool.run([ToolCall("1", "search", {"query": "Lima"})])
+    encoder.dims = 64
+    (found,) = await asyncio.wait_for(tool.run([ToolCall("2", "search", {"query": "Lima"})]), 10)
+    assert found.status == "ok"
+    await tool.close()

@@ -88,12 +88,13 @@ def test_what_counts_as_loopback(host, loopback):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_says_one_line_when_ready_and_ends_cleanly(tmp_path, number):
+@pytest.mark.parametrize(("number", "replicas"), [(signal.SIGTERM, 1), (signal.SIGINT, 2)])
+def test_it_says_one_line_when_ready_and_ends_cleanly(tmp_path, number, replicas):
     if not is_fetched(MINILM):
         pytest.skip("minilm is not in the cache; fetch it with `agent-rl fetch minilm`")
     build_index([Passage("1", "Lima", "Lima is a city.")], EncoderSpec(), tmp_path / "i", progress=False)
     command = [sys.executable, "-m", "tools.server", "--index", str(tmp_path / "i"), "--port", "0"]
+    command += ["--replicas", str(replicas)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         line = process.stdout.readline()
         assert line.startswith("ready: http://127.0.0.1:"), process.stderr.read()
@@ -101,6 +102,7 @@ def test_it_says_one_line_when_ready_and_ends_cleanly(tmp_path, number):
         url = line.split()[1]
         result = httpx.post(f"{url}/retrieve", json={"queries": ["Lima", "Peru"]}, trust_env=False).json()
         assert [len(documents) for documents in result["result"]] == [1, 1]
+        assert httpx.get(f"{url}/health", trust_env=False).json()["index"]["replicas"] == replicas
         process.send_signal(number)
         out, error = process.communicate(timeout=20)
     assert (process.returncode, out, error) == (0, "", "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations, pairwise
+
 import pytest
 import torch
 from hypothesis import given
@@ -86,3 +88,21 @@ def test_a_row_holds_as_many_sequences_as_its_budget(make_sequences) -> None:
 def test_a_trained_first_token_is_a_bug() -> None:
     with pytest.raises(AssertionError, match="first token"):
         make_micro_batches([TrainSequence([1, 2], [1, 1], [0.0, 0.0], 1.0, 0)], 10, CPU)
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=7), st.integers(4, 30))
+def test_rows_are_as_few_and_then_as_even_as_the_order_allows(lengths, budget) -> None:
+    sequences = [
+        TrainSequence([1] * (length + 1), [0] * length + [1], [0.0] * (length + 1), 1.0, group)
+        for group, length in enumerate(lengths)
+    ]
+    rows = [len(batch.input_ids) for batch in make_micro_batches(sequences, budget, CPU)]
+    cuts = [
+        [lengths[a:b] for a, b in pairwise([0, *places, len(lengths)])]
+        for count in range(len(lengths))
+        for places in combinations(range(1, len(lengths)), count)
+    ]
+    allowed = [cut for cut in cuts if all(len(row) == 1 or sum(row) <= budget for row in cut)]
+    fewest = min(map(len, allowed))
+    fullest = min(max(map(sum, cut)) for cut in allowed if len(cut) == fewest)
+    assert (len(rows), max(rows)) == (fewest, fullest)

@@ -43,6 +43,7 @@ class SearchToolConfig(Record):
     dtype: Literal["auto", "float32", "bfloat16"] | None = Field(
         None, description="what the encoder computes queries in; null: as the index was built"
     )
+    replicas: PositiveInt = Field(1, description="encoders that work side by side and share the cores (mode=dense)")
     rerank: str | None = Field(None, description="a cross-encoder (folder or hub id) that orders the first hits anew")
     rerank_depth: PositiveInt = Field(50, description="hits that the cross-encoder reads")
 
