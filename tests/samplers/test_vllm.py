@@ -205,6 +205,55 @@ def test_cancelled_turn_leaves_and_a_policy_cannot_change_under_one(sampler: Any
     asyncio.run(asyncio.wait_for(run(), 120))
 
 
+@needs_vllm
+@pytest.mark.slow
+def test_in_bfloat16_it_rounds_as_much_as_the_trainer_does(smollm: Path, policy: Any, codec: Any) -> None:
+    """Both compute in bfloat16 by their own kernels: each is as far from float32, and they are no further apart."""
+    from agent_rl.config.schema import ModelConfig
+    from agent_rl.samplers.vllm import EngineSettings, VLLMSampler
+    from agent_rl.train.batch import TrainSequence, make_micro_batches
+    from agent_rl.train.logprobs import token_logprobs
+    from agent_rl.train.policy import load_model
+
+    rounded, _ = load_model(str(smollm), ModelConfig(path=str(smollm), dtype="bfloat16"))
+    settings = EngineSettings(str(smollm), "cpu", "bfloat16", max_model_tokens=512)
+    engine = VLLMSampler(settings, codec, VLLMSamplerConfig(max_batch=16, kv_cache_gb=0.5), rounded)
+    prompts = [codec.encode(prompt) for prompt in PROMPTS * 8]
+
+    async def run() -> list[SampledTurn]:
+        turns = (
+            engine.sample(ids, SamplingParams(temperature=1.0, max_tokens=24, seed=n), session=str(n))
+            for n, ids in enumerate(prompts)
+        )
+        return await asyncio.wait_for(asyncio.gather(*turns), 120)
+
+    try:
+        turns = asyncio.run(run())
+    finally:
+        engine.close()
+    sequences = [
+        TrainSequence(ids + turn.ids, [0] * len(ids) + [1] * len(turn.ids), [], 1.0, n)
+        for n, (ids, turn) in enumerate(zip(prompts, turns, strict=True))
+    ]
+    trainer: list[float] = []
+    with torch.no_grad():
+        for batch in make_micro_batches(sequences, 2000, torch.device("cpu")):
+            trainer += token_logprobs(rounded, batch, temperature=1.0, chunk_tokens=512).logp.tolist()
+    exact = torch.tensor([x for ids, t in zip(prompts, turns, strict=True) for x in logprobs(policy, ids, t.ids)])
+    sampled = torch.tensor([x for turn in turns for x in turn.logprobs])
+
+    def apart(one: torch.Tensor, other: torch.Tensor) -> float:
+        return float((one - other).abs().mean())
+
+    ours = apart(torch.tensor(trainer), exact)
+    print(
+        f"{len(exact)} tokens, mean |d logp|: vLLM-float32 {apart(sampled, exact):.4f}, trainer-float32 {ours:.4f}, "
+        f"vLLM-trainer {apart(sampled, torch.tensor(trainer)):.4f}"
+    )
+    assert 0 < apart(sampled, exact) < 1.5 * ours
+    assert apart(sampled, torch.tensor(trainer)) < 2 * ours
+
+
 @pytest.mark.skipif(INSTALLED, reason="vLLM is installed here")
 def test_without_vllm_the_message_says_how_to_get_it() -> None:
     from agent_rl.samplers.vllm import EngineSettings, VLLMSampler
