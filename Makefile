@@ -28,7 +28,7 @@ install: $(INSTALLED) ## make .venv with everything in it (once)
 
 $(INSTALLED): pyproject.toml constraints/cpu.txt
 	[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install $(PIP_ARGS) -e ".[cpu,dev,openvino]" -c constraints/cpu.txt
+	$(BIN)/python -m pip install $(PIP_ARGS) -e ".[cpu,dev,onnx,openvino]" -c constraints/cpu.txt
 	touch $@
 
 models: $(INSTALLED) ## fetch the quick start's models into the cache

@@ -13,7 +13,7 @@ from retrieval_index.assemble import finish
 from retrieval_index.corpus import Passage
 from retrieval_index.download import disk_full_means
 from retrieval_index.encode_shards import EncodeMissing, encode_here
-from retrieval_index.encoder import Encoder, EncoderSpec, TextEncoder
+from retrieval_index.encoder import Encoder, EncoderSpec, Engine, TextEncoder
 from retrieval_index.errors import DiskFull, IndexExists, IndexNotWritable, RetrievalError
 from retrieval_index.index import IndexManifest, read_manifest
 from retrieval_index.kinds import index_kind
@@ -47,6 +47,7 @@ def build_index(
     overwrite: bool = False,
     progress: bool = True,
     batch_size: int = 32,
+    engine: Engine = "torch",
     corpus_name: str | None = None,
     report: Callable[[str], None] | None = None,
     encode: EncodeMissing = encode_here,
@@ -54,7 +55,8 @@ def build_index(
     """Build an index of ``corpus`` into the folder ``out``.
 
     ``corpus`` is a file, a folder of files, or passages; ``corpus_name`` is what the manifest calls it (default: the
-    file's name). ``report`` is given what is worth saying. ``encode`` does the encoding of the shards that are missing.
+    file's name). ``batch_size`` and ``engine`` are those of the encoder of a spec. ``report`` is given what is worth
+    saying. ``encode`` does the encoding of the shards that are missing.
     The work is done in a folder beside ``out`` that is renamed at the end, so ``out`` is either complete or untouched;
     what a killed build left there is taken up again, where corpus and encoder are the same. Memory: the index, and a
     constant.
@@ -70,7 +72,10 @@ def build_index(
         if options.kind == "bm25":
             recipe = prepared(staging, corpus, source_name, None, "float32", SHARD_PASSAGES, batch_size)
             return finish(staging, recipe, None, None, None, name, started, progress, report, bm25=True)
-        model = Encoder(encoder, batch_size=batch_size) if isinstance(encoder, EncoderSpec) else encoder
+        model = encoder
+        if isinstance(model, EncoderSpec):
+            model = Encoder(model, batch_size=batch_size, engine=engine)
+        report(f"encoding with {model.computes}")
         # what the index will not keep of a vector need not be kept on disk on the way there either
         dtype = "float32" if options.kind in ("flat", "hnsw", "factory", "auto") else "float16"
         recipe = prepared(staging, corpus, source_name, model, dtype, SHARD_PASSAGES, batch_size)

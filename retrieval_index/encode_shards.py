@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from retrieval_index.corpus import PassageStore
-from retrieval_index.encoder import Encoder, EncoderSpec, TextEncoder
+from retrieval_index.encoder import Encoder, EncoderSpec, Engine, TextEncoder
 from retrieval_index.progress import Progress
 from retrieval_index.vectors import VectorShards, encode_shard
 
@@ -98,8 +98,8 @@ def encode_on_ray(workers: int, gpus_each: float, load: Callable[[], TextEncoder
 class LoadEncoder:
     """Loads the model where it is called: what a Ray actor is given."""
 
-    def __init__(self, spec: EncoderSpec, batch_size: int) -> None:
-        self._spec, self._batch_size = spec, batch_size
+    def __init__(self, spec: EncoderSpec, batch_size: int, engine: Engine) -> None:
+        self._spec, self._batch_size, self._engine = spec, batch_size, engine
 
     def __call__(self) -> TextEncoder:
-        return Encoder(self._spec, batch_size=self._batch_size)
+        return Encoder(self._spec, batch_size=self._batch_size, engine=self._engine)

@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from retrieval_index.batches import CPU_BATCH_TOKENS, batches_by_length, padded
+from retrieval_index.converted import Forward
 from retrieval_index.download import sha256_of
 from retrieval_index.errors import EncoderError
 from retrieval_index.fetch import offline, resolve_encoder_path
@@ -25,14 +26,14 @@ from retrieval_index.fetch import offline, resolve_encoder_path
 POOL_CHUNK = 256
 
 # What runs the model: how, and not what, it computes, so that an index does not record it
-Engine = Literal["torch", "openvino", "openvino_int8"]
+Engine = Literal["torch", "onnx", "openvino", "openvino_int8"]
 Dtype = Literal["auto", "float32", "bfloat16"]
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderSpec:
     """``path``: a fetched name, a local folder, or a hub id. ``dtype`` is that of the weights; ``auto`` takes
-    bfloat16 where the processor computes in it (AVX512-BF16, AMX, CUDA), else float32.
+    bfloat16 where the processor computes in it (AVX512-BF16, AMX, CUDA) and the engine can (onnx cannot), else float32.
     """
 
     path: str = "minilm"
@@ -46,11 +47,14 @@ class EncoderSpec:
 
 @runtime_checkable
 class TextEncoder(Protocol):
-    """What an index needs of an encoder. ``encode_*`` return float32 [B, D] in the order of the texts."""
+    """What an index needs of an encoder. ``encode_*`` return float32 [B, D] in the order of the texts. ``computes`` is
+    what runs it and in which precision, for people: "torch, bfloat16".
+    """
 
     spec: EncoderSpec
     fingerprint: str
     dims: int
+    computes: str
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray: ...
 
@@ -67,29 +71,33 @@ class Encoder:
 
     ``workers`` above 1: passages are encoded by so many processes of sentence-transformers' pool (on one GPU each,
     where there are GPUs), started at first use and ended by :meth:`close`. Queries stay in this process.
-    The engines of OpenVINO (a CPU) are for queries: a pool encodes with torch.
+    Such a pool encodes with torch, and other engines run in this process, on its CPU.
     """
 
     def __init__(self, spec: EncoderSpec, *, batch_size: int = 32, workers: int = 1, engine: Engine = "torch") -> None:
-        """Loads the model. Raises EncoderError (cannot be loaded as specified, or not run by ``engine``),
+        """Loads the model. Raises EncoderError (cannot be loaded as specified, or not run so by ``engine``),
         UnknownEncoder, FetchError.
         """
+        if workers > 1 and engine != "torch":
+            raise EncoderError(
+                f"encoder.workers={workers}: worker processes encode with torch; leave out encoder.engine={engine}, or "
+                "encoder.workers"
+            )
         self.spec = spec
         self._batch_size, self._workers, self._engine = batch_size, workers, engine
         self._pool: Any = None
         self.folder = _local_folder(resolve_encoder_path(spec.path))
         self.fingerprint = weights_fingerprint(self.folder)
-        dtype = _dtype(spec)
-        if engine != "torch":
+        dtype = _dtype(spec, engine)
+        self.computes = f"{engine}, {str(dtype).removeprefix('torch.')}"
+        self._forward: Forward = self._torch_forward
+        if engine == "torch":
+            self._model = _load(self.folder, spec, dtype)
+        else:
             import torch
 
-            from retrieval_index.openvino_engine import openvino_forward
-
             self._model = _load(self.folder, spec, torch.float32).to("cpu")
-            self._forward = openvino_forward(self._model, dtype, int8=engine == "openvino_int8")
-        else:
-            self._model = _load(self.folder, spec, dtype)
-            self._forward = self._torch_forward
+            self._forward = _converted(self._model, dtype, engine)
         self.dims: int = self._model.get_embedding_dimension()
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
@@ -97,7 +105,11 @@ class Encoder:
         return self._encode(queries, self.spec.query_prefix, "query")
 
     def encode_passages(self, passages: Sequence[str]) -> np.ndarray:
-        """float32 [B, D]. Raises ValueError on an empty passage."""
+        """float32 [B, D]. Raises ValueError on an empty passage, EncoderError with 8 bits: what they lose would stay in
+        the index, which does not record what made its vectors.
+        """
+        if self._engine == "openvino_int8":
+            raise EncoderError("engine=openvino_int8 is for queries; encode passages with torch, onnx or openvino")
         if self._workers > 1 and self._pool is None:
             self._pool = _started_pool(self._model, self._workers)
         return self._encode(passages, self.spec.passage_prefix, "passage", self._pool)
@@ -239,10 +251,27 @@ def _load(folder: Path, spec: EncoderSpec, dtype: Any) -> Any:
     return SentenceTransformer(modules=[transformer, pooling]).eval()
 
 
-def _dtype(spec: EncoderSpec) -> Any:
+def _converted(model: Any, dtype: Any, engine: Engine) -> Forward:
+    if engine == "onnx":
+        from retrieval_index.onnx_engine import onnx_forward
+
+        return onnx_forward(model)
+    from retrieval_index.openvino_engine import openvino_forward
+
+    return openvino_forward(model, dtype, int8=engine == "openvino_int8")
+
+
+def _dtype(spec: EncoderSpec, engine: Engine) -> Any:
     """The torch dtype that the model computes in."""
     import torch
 
+    if engine == "onnx":
+        if spec.dtype == "bfloat16":
+            raise EncoderError(
+                "engine=onnx computes in float32, and dtype=bfloat16 was asked for, or is what the index was built in; "
+                "set dtype=float32 (search.dtype of a server, encoder.dtype of a build), or use engine=openvino"
+            )
+        return torch.float32
     if spec.dtype != "auto":
         return getattr(torch, spec.dtype)
     if torch.cuda.is_available():

@@ -17,7 +17,7 @@ from retrieval_index.builder import staging_folder
 from retrieval_index.card import measure
 from retrieval_index.corpus import PassageStore
 from retrieval_index.dense import DenseSearcher
-from retrieval_index.encoder import Encoder, EncoderSpec, TextEncoder, normalised
+from retrieval_index.encoder import Encoder, EncoderSpec, Engine, TextEncoder, normalised
 from retrieval_index.errors import IndexIncomplete, IndexMismatch
 from retrieval_index.index import BM25_DIR, INDEX_FILE, IndexManifest, read_faiss, vector_blocks
 from retrieval_index.recipe import prepared
@@ -35,6 +35,7 @@ def import_index(
     *,
     bm25: bool = False,
     overwrite: bool = False,
+    engine: Engine = "torch",
     progress: bool = True,
     report: Callable[[str], None] = print,
 ) -> IndexManifest:
@@ -42,15 +43,17 @@ def import_index(
 
     Rows must agree, dims must be the encoder's, and where the index keeps vectors, those of some passages must be what
     the encoder makes of them (so that row order, prefixes and pooling are right). The file is linked where it lies on
-    the same disk, else copied. Raises IndexIncomplete (not an index, other rows), IndexMismatch (other dims or
-    vectors), CorpusError, and what `build_index` raises.
+    the same disk, else copied. ``engine`` runs the encoder of a spec.
+
+    Raises IndexIncomplete (not an index, other rows), IndexMismatch (other dims or vectors), CorpusError, and what
+    `build_index` raises.
     """
     file, corpus, out = Path(file), Path(corpus), Path(out)
     if not file.is_file():
         raise IndexIncomplete(f"from_index={file}: no such file")
     with staging_folder(out, overwrite) as staging:
         started = time.monotonic()
-        model = Encoder(encoder) if isinstance(encoder, EncoderSpec) else encoder
+        model = Encoder(encoder, engine=engine) if isinstance(encoder, EncoderSpec) else encoder
         recipe = prepared(staging, corpus, str(corpus), model, "float32", 1, 1)
         _link(file, staging / INDEX_FILE)
         index = read_faiss(staging, mmap=True)

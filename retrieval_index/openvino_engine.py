@@ -11,21 +11,15 @@ import io
 import logging
 import sys
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from retrieval_index.converted import Forward, check_against_torch, example_inputs, pooled
 from retrieval_index.errors import EncoderError
 
-# The converted model must agree with the one it was made from, on batches of several shapes
-CHECKED_SHAPES = ((1, 5), (3, 11), (2, 3))
-CLOSE = 0.99
 # Smaller groups are nearer to torch and slower (MiniLM: 32 gives 0.8 of the speed of 128), larger ones no quicker
 GROUP = 128
-
-# (token ids, mask), int64 [B, T] -> float32 [B, D], pooled
-Forward = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def openvino_forward(model: Any, dtype: Any, *, int8: bool = False) -> Forward:
@@ -48,14 +42,14 @@ def openvino_forward(model: Any, dtype: Any, *, int8: bool = False) -> Forward:
     except ImportError as error:
         raise EncoderError(f"engine={engine} cannot start ({error}): pip install 'agent-rl[openvino]'") from error
 
-    example = {name: torch.ones(2, 7, dtype=torch.long) for name in ("input_ids", "attention_mask")}
+    example = example_inputs()
     sizes: Any = [openvino.Dimension(), openvino.Dimension()]
     try:
         with warnings.catch_warnings(), torch.inference_mode():
             # tracing warns of every comparison of shapes; whether one matters is checked below
             warnings.simplefilter("ignore")
             converted = openvino.convert_model(
-                _pooled(model),
+                pooled(model),
                 example_input=example,
                 input=[(name, sizes, openvino.Type.i64) for name in example],
             )
@@ -78,7 +72,7 @@ def openvino_forward(model: Any, dtype: Any, *, int8: bool = False) -> Forward:
         # copied: the request writes its next answer into the same memory
         return np.array(request.infer({0: tokens, 1: mask})[0], dtype=np.float32)
 
-    _check(model, forward, engine)
+    check_against_torch(model, forward, engine)
     return forward
 
 
@@ -87,41 +81,3 @@ def _nncf() -> Any:
 
     nncf.set_log_level(logging.WARNING)  # its tables of what it compressed
     return nncf
-
-
-def _pooled(model: Any) -> Any:
-    import torch
-
-    class Pooled(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-            pooled: torch.Tensor = self.model({"input_ids": input_ids, "attention_mask": attention_mask})[
-                "sentence_embedding"
-            ]
-            return pooled
-
-    return Pooled().eval()
-
-
-def _check(model: Any, forward: Forward, engine: str) -> None:
-    import torch
-
-    drawn = np.random.default_rng(0)
-    words = len(model.tokenizer)
-    for texts, length in CHECKED_SHAPES:
-        tokens = drawn.integers(0, words, (texts, length))
-        mask = np.ones_like(tokens)
-        mask[0, length // 2 + 1 :] = 0
-        with torch.inference_mode():
-            features = {"input_ids": torch.from_numpy(tokens), "attention_mask": torch.from_numpy(mask)}
-            wanted = model(features)["sentence_embedding"].float().numpy()
-        got = forward(tokens, mask)
-        cosines = (wanted * got).sum(1) / (np.linalg.norm(wanted, axis=1) * np.linalg.norm(got, axis=1))
-        if not cosines.min() >= CLOSE:
-            raise EncoderError(
-                f"engine={engine} gives other vectors than torch (cosine {cosines.min():.3f} on a batch of {texts} x "
-                f"{length} tokens); use engine=torch"
-            )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retrieval_index.corpus import Passage
-from retrieval_index.encoder import Encoder, EncoderSpec
+from retrieval_index.encoder import Encoder, EncoderSpec, Engine
 from retrieval_index.kinds import KINDS, index_bytes
 from retrieval_index.readers import sample_rows
 
@@ -63,10 +63,12 @@ class BuildPlan:
         return lines
 
 
-def plan_build(corpus: str | Path, encoder: EncoderSpec, batch_size: int, workers: int) -> BuildPlan:
+def plan_build(
+    corpus: str | Path, encoder: EncoderSpec, batch_size: int, workers: int, engine: Engine = "torch"
+) -> BuildPlan:
     """Count or estimate the passages, and time the encoder on some. Raises CorpusError, EncoderError."""
     sample, passages, exact = sample_rows(corpus, SAMPLED_PASSAGES)
-    model = Encoder(encoder, batch_size=batch_size)
+    model = Encoder(encoder, batch_size=batch_size, engine=engine)
     return BuildPlan(passages, exact, model.dims, _stored_bytes(sample), _rate(model, sample) * workers)
 
 

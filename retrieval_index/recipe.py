@@ -21,7 +21,7 @@ RECIPE_FILE = "build.json"
 class Recipe:
     """``source`` tells whether the corpus files changed without reading them: (path, bytes, mtime in ns) of each; empty
     for passages that come from no file. ``shard_rows`` and ``batch_size`` decide how texts are padded, and so the last
-    bits of the vectors.
+    bits of the vectors; so does what computes them.
     """
 
     source: tuple[tuple[str, int, int], ...]
@@ -29,6 +29,7 @@ class Recipe:
     corpus_sha256: str
     encoder: dict[str, Any]
     encoder_fingerprint: str
+    computes: str
     dims: int
     vectors_dtype: str
     shard_rows: int
@@ -95,6 +96,7 @@ def prepared(
         corpus_sha256=sha,
         encoder=asdict(model.spec) if model else {},
         encoder_fingerprint=model.fingerprint if model else "",
+        computes=model.computes if model else "",
         dims=model.dims if model else 0,
         vectors_dtype=vectors_dtype,
         shard_rows=shard_rows,

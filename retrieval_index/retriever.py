@@ -129,6 +129,11 @@ class Retriever:
     def __len__(self) -> int:
         return len(self._store)
 
+    @property
+    def computes(self) -> str | None:
+        """What runs the queries' encoder and in which precision ("onnx, float32"); None without one."""
+        return next((one.encoder.computes for one in self._searchers if isinstance(one, DenseSearcher)), None)
+
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """The best ``k`` passages of each query, best first; fewer where the index has, or finds, fewer.
 

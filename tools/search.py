@@ -132,6 +132,7 @@ class SearchTool:
             "corpus": manifest.corpus,
             "corpus_sha256": manifest.corpus_sha256,
             "encoder": manifest.encoder.path if manifest.encoder is not None else None,
+            "encoder_computes": self._retriever.computes,
             "mode": self._retriever.mode,
             "replicas": self.concurrency,
             "manifest_sha256": self._retriever.manifest_sha,

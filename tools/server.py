@@ -197,7 +197,8 @@ def _description(loaded: Any, index: str) -> str:
         summary = tool.summary()
         match tool.name:
             case "search":
-                parts.append(f"index: {index} ({summary['passages']} passages)")
+                computes = f"; encoder: {summary['encoder_computes']}" if summary["encoder_computes"] else ""
+                parts.append(f"index: {index} ({summary['passages']} passages{computes})")
             case "python":
                 parts.append(f"python: {_isolation(summary)}")
             case "sql":
@@ -262,7 +263,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--mmap", action="store_true", help="leave the vectors on disk")
     parser.add_argument("--scan", choices=["auto", "faiss", "bfloat16"], default="auto", help="of a flat index")
     parser.add_argument(
-        "--engine", choices=["torch", "openvino", "openvino_int8"], default="torch", help="what runs the encoder"
+        "--engine",
+        choices=["torch", "onnx", "openvino", "openvino_int8"],
+        default="torch",
+        help="what runs the encoder, for queries",
     )
     parser.add_argument("--dtype", choices=["auto", "float32", "bfloat16"], help="of the encoder, for queries")
     parser.add_argument("--replicas", type=_positive, default=1, help="encoders side by side, sharing the cores")

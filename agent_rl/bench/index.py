@@ -46,8 +46,8 @@ def bench_index(config: BenchIndexConfig, report: Callable[[str], None] = print)
     passages = list(islice(read_corpus(config.corpus), config.passages))
     if len(passages) <= DEPTH:
         raise UsageError(f"corpus={config.corpus} has {len(passages)} passages; more than {DEPTH} are needed")
-    settings = config.encoder.model_dump(exclude={"batch_size", "workers"})
-    model = Encoder(EncoderSpec(**settings), batch_size=config.encoder.batch_size)
+    settings = config.encoder.model_dump(exclude={"batch_size", "workers", "engine"})
+    model = Encoder(EncoderSpec(**settings), batch_size=config.encoder.batch_size, engine=config.encoder.engine)
     ratios = [_one_round(model, passages, config.encoder.batch_size, turn) for turn in range(config.rounds)]
     wall, cpu = zip(*ratios, strict=True)
     report(f"{len(passages)} passages; the whole build / the bare sentence-transformers encoder, passages a second:")

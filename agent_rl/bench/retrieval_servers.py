@@ -28,6 +28,7 @@ BATCH = 64
 OURS: dict[str, dict[str, str]] = {
     "ours_float32": {"dtype": "float32"},
     "ours_bfloat16": {"dtype": "bfloat16"},
+    "ours_onnx_float32": {"dtype": "float32", "engine": "onnx"},
     "ours_openvino_float32": {"dtype": "float32", "engine": "openvino"},
     "ours_openvino_bfloat16": {"dtype": "bfloat16", "engine": "openvino"},
     "ours_openvino_int8": {"dtype": "bfloat16", "engine": "openvino_int8"},

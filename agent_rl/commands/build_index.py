@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
     encoder = config.encoder
     if config.index.kind != "bm25":
         _note_missing_prefixes(encoder)
-    spec = EncoderSpec(**encoder.model_dump(exclude={"batch_size", "workers"}))
+    spec = EncoderSpec(**encoder.model_dump(exclude={"batch_size", "workers", "engine"}))
     with _corpus_file(config.corpus) as (corpus, name):
         out = Path(config.out or f"indexes/{name.split('.')[0].split()[0]}")
         if args.plan:
@@ -47,7 +47,14 @@ def run(args: argparse.Namespace) -> None:
             from retrieval_index.imported import import_index
 
             import_index(
-                config.from_index, corpus, spec, out, bm25=config.index.bm25, overwrite=config.overwrite, report=print
+                config.from_index,
+                corpus,
+                spec,
+                out,
+                bm25=config.index.bm25,
+                overwrite=config.overwrite,
+                engine=encoder.engine,
+                report=print,
             )
         else:
             from retrieval_index.builder import IndexOptions, build_index
@@ -58,8 +65,9 @@ def run(args: argparse.Namespace) -> None:
             if config.engine == "ray":
                 import torch
 
-                gpus = 1.0 if torch.cuda.is_available() else 0.0
-                encode = encode_on_ray(encoder.workers, gpus, LoadEncoder(spec, encoder.batch_size))
+                gpus = 1.0 if torch.cuda.is_available() and encoder.engine == "torch" else 0.0
+                load = LoadEncoder(spec, encoder.batch_size, encoder.engine)
+                encode = encode_on_ray(encoder.workers, gpus, load)
             elif encoder.workers > 1 and config.index.kind != "bm25":
                 model = Encoder(spec, batch_size=encoder.batch_size, workers=encoder.workers)
             try:
@@ -70,6 +78,7 @@ def run(args: argparse.Namespace) -> None:
                     options=IndexOptions(**config.index.model_dump(), memory_gb=config.memory_gb),
                     overwrite=config.overwrite,
                     batch_size=encoder.batch_size,
+                    engine=encoder.engine,
                     corpus_name=name,
                     report=print,
                     encode=encode,
@@ -87,7 +96,7 @@ def _plan(config: Any, corpus: Path, spec: Any, out: Path) -> None:
     kind = config.index.kind
     if kind not in (*KINDS, "auto"):
         raise UsageError(f"--plan: the size of index={kind} is not known beforehand; give one of {', '.join(KINDS)}")
-    plan = plan_build(corpus, spec, config.encoder.batch_size, config.encoder.workers)
+    plan = plan_build(corpus, spec, config.encoder.batch_size, config.encoder.workers, config.encoder.engine)
     reason = ""
     if kind == "auto":
         kind, reason = choose(plan.passages, plan.dims, config.memory_gb)

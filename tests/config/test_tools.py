@@ -113,6 +113,22 @@ def test_a_server_of_the_run_s_own_searches_as_the_run_says() -> None:
     assert "--mode" not in serve_command(compose("train", []).tools, "127.0.0.1", 8900, ("search",))
 
 
+def test_onnx_is_not_asked_for_what_it_does_not_compute() -> None:
+    with pytest.raises(ConfigError, match=r"search: engine=onnx computes in float32; set dtype=float32"):
+        compose("serve-tools", ["search.engine=onnx", "search.dtype=bfloat16"])
+    with pytest.raises(ConfigError, match=r"encoder: engine=onnx computes in float32; set dtype=float32"):
+        compose("build-index", ["encoder.engine=onnx", "encoder.dtype=bfloat16"])
+    assert compose("serve-tools", ["search.engine=onnx", "search.dtype=auto"]).search.engine == "onnx"
+
+
+def test_worker_processes_are_torch_s_and_ray_s_workers_are_not() -> None:
+    with pytest.raises(ConfigError, match=r"encoder\.workers=2: worker processes encode with torch; leave out"):
+        compose("build-index", ["encoder.engine=openvino", "encoder.workers=2"])
+    assert compose("build-index", ["encoder.engine=openvino", "encoder.workers=2", "engine=ray"]).encoder.workers == 2
+    with pytest.raises(ConfigError, match="openvino_int8"):
+        compose("build-index", ["encoder.engine=openvino_int8"])
+
+
 def test_every_setting_of_search_is_one_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     served: dict[str, object] = {}
     monkeypatch.setattr("tools.server.serve", lambda tools, **settings: served.update(settings))

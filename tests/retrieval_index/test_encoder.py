@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import itertools
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -20,37 +17,7 @@ from retrieval_index.errors import EncoderError, IndexMismatch
 from retrieval_index.fetch import MINILM, is_fetched
 from retrieval_index.readers import read_corpus
 from retrieval_index.retriever import Retriever
-
-WORDS = ["amber", "birch", "cedar", "delta", "ember", "frost", "grove", "haven"]
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
-    """A folder with a random BERT of two layers and 32 dims."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
-
-    folder = tmp_path_factory.mktemp("tiny")
-    vocabulary = {word: n for n, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS, "query:"])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
-    ).save_pretrained(folder)
-    BertModel(
-        BertConfig(
-            vocab_size=len(vocabulary),
-            hidden_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=64,
-            max_position_embeddings=64,
-        )
-    ).save_pretrained(folder)
-    return folder
+from retrieval_index.testing import TINY_WORDS as WORDS
 
 
 def _spec(tiny, **changes) -> EncoderSpec:
@@ -136,66 +103,6 @@ def test_minilm_finds_real_passages(shared_data, tmp_path):
     assert found >= asked - 1
     (hits,) = Retriever.open(tmp_path / "i").search(["When did the mother of Lothair II die?"], 3)
     assert "Lothair II" in [hit.title for hit in hits]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="pip install 'agent-rl[openvino]'")
-def test_openvino_gives_the_vectors_of_torch(tiny):
-    texts = [" ".join(WORDS[: 1 + n % 8]) for n in range(10)]
-    for pooling in ("mean", "cls"):
-        spec = _spec(tiny, pooling=pooling, query_prefix="query: ")
-        converted = Encoder(spec, batch_size=3, engine="openvino").encode_queries(texts)
-        assert converted.dtype == np.float32
-        assert np.allclose(converted, Encoder(spec).encode_queries(texts), atol=1e-4)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("nncf") is None, reason="pip install 'agent-rl[openvino]'")
-def test_eight_bits_are_near_and_no_more_than_near(tiny, capfd):
-    texts = [" ".join(WORDS[: 1 + n % 8]) for n in range(10)]
-    wanted = Encoder(_spec(tiny)).encode_queries(texts)
-    capfd.readouterr()
-    got = Encoder(_spec(tiny), batch_size=3, engine="openvino_int8").encode_queries(texts)
-    assert (wanted * got).sum(1).min() > 0.99
-    # in float32 the same conversion is within 1e-4: else these would not be 8 bits
-    assert np.abs(wanted - got).max() > 1e-4
-    assert "━" not in capfd.readouterr().out  # nor does the compression draw its bars
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("nncf") is None, reason="pip install 'agent-rl[openvino]'")
-@pytest.mark.parametrize("engine", ["openvino", "openvino_int8"])
-def test_a_conversion_reports_to_nobody(tiny, engine):
-    """openvino_telemetry forks the process to post to its makers; a tool server would outlive its run by that child."""
-    code = (
-        "import os, sys\n"
-        "from retrieval_index.encoder import Encoder, EncoderSpec\n"
-        "forks = []\n"
-        "os.register_at_fork(before=lambda: forks.append(1))\n"
-        "Encoder(EncoderSpec(path=sys.argv[1], max_tokens=32, dtype='float32'), engine=sys.argv[2])\n"
-        "assert not forks and sys.modules['openvino_telemetry'] is None\n"
-    )
-    subprocess.run([sys.executable, "-c", code, str(tiny), engine], check=True, timeout=120)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="pip install 'agent-rl[openvino]'")
-def test_a_conversion_that_changes_the_vectors_is_refused(tiny, monkeypatch):
-    """The check at the start is all that stands between a wrong conversion and noise."""
-    import openvino
-
-    real = openvino.CompiledModel.create_infer_request
-
-    class Shuffled:
-        def __init__(self, request):
-            self.request = request
-
-        def infer(self, inputs):
-            return {0: self.request.infer(inputs)[0][:, ::-1]}
-
-    monkeypatch.setattr(openvino.CompiledModel, "create_infer_request", lambda model: Shuffled(real(model)))
-    with pytest.raises(EncoderError, match="engine=openvino gives other vectors than torch"):
-        Encoder(_spec(tiny), engine="openvino")
 
 
 def test_batches_are_of_like_length_and_bounded():

@@ -99,6 +99,7 @@ def test_it_says_one_line_when_ready_and_ends_cleanly(tmp_path, number, replicas
         line = process.stdout.readline()
         assert line.startswith("ready: http://127.0.0.1:"), process.stderr.read()
         assert "search" in line
+        assert "(1 passages; encoder: torch, " in line
         url = line.split()[1]
         result = httpx.post(f"{url}/retrieve", json={"queries": ["Lima", "Peru"]}, trust_env=False).json()
         assert [len(documents) for documents in result["result"]] == [1, 1]

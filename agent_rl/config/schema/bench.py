@@ -40,6 +40,7 @@ class BenchIndexConfig(Record):
 RetrievalWay = Literal[
     "ours_float32",
     "ours_bfloat16",
+    "ours_onnx_float32",
     "ours_openvino_float32",
     "ours_openvino_bfloat16",
     "ours_openvino_int8",
@@ -55,7 +56,7 @@ class BenchRetrievalConfig(Record):
     questions: PathText | None = Field(None, description="JSON lines with `question`; null: titles of the index")
     ways: tuple[RetrievalWay, ...] = Field(
         ("ours_float32", "ours_bfloat16", "per_request_float32", "per_request_bfloat16"),
-        description="servers to start; ours_openvino_* need the extra openvino",
+        description="servers to start; ours_onnx_* and ours_openvino_* need the extra of that name",
     )
     url: str | None = Field(None, description="a running server with POST /retrieve, measured beside them")
     clients: Annotated[tuple[PositiveInt, ...], Field(min_length=1, description="clients at once, a query each")] = (

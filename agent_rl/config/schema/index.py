@@ -23,6 +23,12 @@ class FileCorpus(Record):
 CorpusConfig = Annotated[MiniwikiWorld | FileCorpus, Field(discriminator="kind")]
 
 
+def onnx_computes_in_float32(engine: str, dtype: str | None) -> None:
+    """Raises ValueError where it is to compute in something else."""
+    if engine == "onnx" and dtype == "bfloat16":
+        raise ValueError("engine=onnx computes in float32; set dtype=float32, or engine=openvino for bfloat16")
+
+
 class EncoderConfig(Record):
     path: str = Field("minilm", description="a fetched name, a hub id, or a local folder")
     query_prefix: str = ""
@@ -33,6 +39,14 @@ class EncoderConfig(Record):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     batch_size: PositiveInt = 32
     workers: PositiveInt = Field(1, description="processes (a GPU each, where there are GPUs) that encode passages")
+    engine: Literal["torch", "onnx", "openvino"] = Field(
+        "torch", description="what runs the model; onnx (in float32) and openvino on a CPU"
+    )
+
+    @model_validator(mode="after")
+    def _can_be_computed(self) -> EncoderConfig:
+        onnx_computes_in_float32(self.engine, self.dtype)
+        return self
 
 
 class IndexConfig(Record):
@@ -74,4 +88,9 @@ class BuildIndexConfig(Record):
             raise ValueError(f"from_index: the file decides the kind; leave out index={self.index.kind}")
         if self.engine == "ray" and self.from_index is not None:
             raise ValueError("engine=ray encodes, and from_index=... has nothing to encode; drop one of the two")
+        if self.engine == "local" and self.encoder.workers > 1 and self.encoder.engine != "torch":
+            raise ValueError(
+                f"encoder.workers={self.encoder.workers}: worker processes encode with torch; leave out "
+                f"encoder.engine={self.encoder.engine} or encoder.workers, or set engine=ray, whose workers run it"
+            )
         return self

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
+from agent_rl.config.schema.index import onnx_computes_in_float32
 from agent_rl.config.schema.record import (
     NonNegativeInt,
     PathText,
@@ -37,8 +38,9 @@ class SearchToolConfig(Record):
     scan: Literal["auto", "faiss", "bfloat16"] = Field(
         "auto", description="bfloat16: a flat index in two passes with the rows of an exact search; auto: where it pays"
     )
-    engine: Literal["torch", "openvino", "openvino_int8"] = Field(
-        "torch", description="what runs the encoder, for queries; openvino_int8: with 8-bit matrix products"
+    engine: Literal["torch", "onnx", "openvino", "openvino_int8"] = Field(
+        "torch",
+        description="what runs the encoder, for queries; onnx: in float32; openvino_int8: with 8-bit matrix products",
     )
     dtype: Literal["auto", "float32", "bfloat16"] | None = Field(
         None, description="what the encoder computes queries in; null: as the index was built"
@@ -46,6 +48,11 @@ class SearchToolConfig(Record):
     replicas: PositiveInt = Field(1, description="encoders that work side by side and share the cores (mode=dense)")
     rerank: str | None = Field(None, description="a cross-encoder (folder or hub id) that orders the first hits anew")
     rerank_depth: PositiveInt = Field(50, description="hits that the cross-encoder reads")
+
+    @model_validator(mode="after")
+    def _can_be_computed(self) -> SearchToolConfig:
+        onnx_computes_in_float32(self.engine, self.dtype)
+        return self
 
 
 class PythonToolConfig(Record):
