@@ -100,6 +100,8 @@ class ServeToolsConfig(Record):
     port: Annotated[int, Field(ge=0, le=65535)] = 8900
     token_file: str | None = None
     max_body_bytes: PositiveInt = 4 * 2**20
+    log: Literal["text", "json"] = Field("text", description="json: every line on stderr is one JSON object")
+    access_log: bool = Field(False, description="a log line for each answered request: status, times, calls by tool")
     search: SearchToolConfig = SearchToolConfig()
     python: PythonToolConfig = PythonToolConfig()
     sql: SqlToolConfig = SqlToolConfig()
