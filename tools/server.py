@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import logging
 import signal
@@ -13,15 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from tools.listen import TOKEN_ENV, ServeError, bind, token_for
-from tools.load import TOOL_NAMES, load_tools
+from tools.load import SWITCH_S, TOOL_NAMES, load_tools, loaded_for_good
 from tools.logs import LOG_FORMS, LogForm, process_log
 
 # longer than clients keep idle connections, so that it is never the server that closes one in use
 KEEP_ALIVE_S = 75
 GRACE_S = 5
-# The thread that encodes gives the interpreter to the one that answers after so long, not after the usual 5 ms: every
-# answer and every /health would wait for it
-SWITCH_S = 0.001
 
 
 def serve(
@@ -63,12 +59,12 @@ def serve(
         from tools.app import create_app
         from tools.host import ServerLimits, ToolHost
 
-        _check_tools(tools)
+        check_tools(tools)
         token = token_for(host, token_file)
         if "search" in tools:
-            _check_search(index, max_top_k)
+            check_search(index, max_top_k)
         listening = bind(host, port)
-        url = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
+        url = url_of(host, listening.getsockname()[1])
         search: dict[str, Any] = {"max_top_k": max_top_k, "max_query_chars": max_query_chars}
         search |= {"mode": mode, "mmap": mmap, "scan": scan, "engine": engine, "dtype": dtype}
         search |= {"rerank": rerank, "rerank_depth": rerank_depth}
@@ -77,11 +73,8 @@ def serve(
             if loaded.state == "failed":
                 server.should_exit = True
                 return
-            # What the tools loaded stays. Otherwise each full collection goes through all of an encoder's objects, and
-            # for a third of a second nobody is answered, every few seconds under load.
-            gc.collect()
-            gc.freeze()
-            line = f"ready: {url}  {_description(loaded, index)}"
+            loaded_for_good()
+            line = f"ready: {url}  {description(loaded, index)}"
             (say or _print_line)(line)
             if log == "json":
                 logging.getLogger("tools.server").info(line)
@@ -119,14 +112,18 @@ def serve(
             raise failure
 
 
-def _check_tools(tools: Sequence[str]) -> None:
+def url_of(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def check_tools(tools: Sequence[str]) -> None:
     unknown = [name for name in tools if name not in TOOL_NAMES]
     if unknown or not tools or len(set(tools)) < len(tools):
         given = ",".join(tools)
         raise ServeError(f"tools={given}: give one or more of {', '.join(TOOL_NAMES)}, each once")
 
 
-def _check_search(index: str, max_top_k: int) -> None:
+def check_search(index: str, max_top_k: int) -> None:
     """The commonest mistakes, found before the port is opened."""
     from retrieval_index.index import read_manifest
     from retrieval_index.retriever import MAX_K
@@ -136,7 +133,8 @@ def _check_search(index: str, max_top_k: int) -> None:
     read_manifest(Path(index))
 
 
-def _description(loaded: Any, index: str) -> str:
+def description(loaded: Any, index: str) -> str:
+    """Of what a ToolHost has loaded, for the ready line."""
     parts = ["tools: " + ", ".join(tool.name for tool in loaded.tools)]
     for tool in loaded.tools:
         summary = tool.summary()

@@ -40,7 +40,7 @@ def load(*_, **__):
     return [EchoTool(run_s=0.3, shared=True)]
 
 tools.server.load_tools = load
-tools.server._description = lambda *_: "echo"
+tools.server.description = lambda *_: "echo"
 tools.server.serve(["sql"], port=0, max_batch=1, max_queue=3, log=sys.argv[1], access_log=True)
 """
 
