@@ -21,6 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from tools.access_log import AccessLog, LoggedHost
 from tools.batcher import ToolFailed
 from tools.host import AllRefused, LoadTools, NotReady, ServerLimits, ToolHost
 from tools.protocol import InvalidArguments, ToolCall
@@ -39,15 +40,17 @@ def create_app(
     limits: ServerLimits | None = None,
     *,
     token: str | None = None,
+    access_log: bool = False,
     when_loaded: Callable[[ToolHost], None] | None = None,
 ) -> Starlette:
     """An app that loads its tools in the background; until then it answers 503 and ``/health`` says
     "loading".
 
-    With ``token``, everything but ``/health`` needs ``Authorization: Bearer <token>``. ``when_loaded`` is
-    called once, when loading ended well or badly (see ``ToolHost.state``). ``app.state.host`` is the host.
+    With ``token``, everything but ``/health`` needs ``Authorization: Bearer <token>``. ``access_log``: one log line for
+    each answered request. ``when_loaded`` is called once, when loading ended well or badly (see ``ToolHost.state``).
+    ``app.state.host`` is the host.
     """
-    host = ToolHost(limits or ServerLimits())
+    host = (LoggedHost if access_log else ToolHost)(limits or ServerLimits())
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -66,6 +69,8 @@ def create_app(
     app.state.host = host
     if token is not None:
         app.add_middleware(_BearerToken, token=token)
+    if access_log:
+        app.add_middleware(AccessLog)  # the last one added is the first that a request meets: refusals are logged too
     return app
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from retrieval_index.retriever import Retriever
 
 TOOL_NAMES = ("search", "python", "sql")
+# The thread that encodes gives the interpreter to the one that answers after so long, not after the usual 5 ms: every
+# answer and every /health would wait for it
+SWITCH_S = 0.001
 
 
 def load_tools(
@@ -105,3 +109,11 @@ def _sql(**settings: Any) -> HostedTool:
     from tools.sql.tool import SqlTool
 
     return SqlTool(**settings)
+
+
+def loaded_for_good() -> None:
+    """What the tools loaded stays. Otherwise each full collection goes through all of an encoder's objects, and for a
+    third of a second nobody is answered, every few seconds under load.
+    """
+    gc.collect()
+    gc.freeze()

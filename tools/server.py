@@ -3,82 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import gc
-import ipaddress
 import json
 import logging
-import os
 import signal
-import socket
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tools.load import TOOL_NAMES, load_tools
+from tools.listen import TOKEN_ENV, ServeError, bind, token_for
+from tools.load import SWITCH_S, TOOL_NAMES, load_tools, loaded_for_good
+from tools.logs import LOG_FORMS, LogForm, process_log
 
-TOKEN_ENV = "AGENT_RL_TOOL_TOKEN"
-BACKLOG = 2048
 # longer than clients keep idle connections, so that it is never the server that closes one in use
 KEEP_ALIVE_S = 75
 GRACE_S = 5
-# The thread that encodes gives the interpreter to the one that answers after so long, not after the usual 5 ms: every
-# answer and every /health would wait for it
-SWITCH_S = 0.001
-
-
-class ServeError(Exception):
-    """The server cannot start as asked; the text says what to do."""
-
-    exit_code = 2
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def read_token(token_file: str | None) -> str | None:
-    """The bearer token: the file's content, else ``$AGENT_RL_TOOL_TOKEN``, else None. Raises ServeError."""
-    if token_file is None:
-        token = os.environ.get(TOKEN_ENV, "").strip()
-        return _fit_for_a_header(token, TOKEN_ENV) if token else None
-    try:
-        token = Path(token_file).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ServeError(f"token_file={token_file!r} cannot be read: {error}") from None
-    if not token:
-        raise ServeError(f"token_file={token_file!r} is empty; write a long random word into it")
-    return _fit_for_a_header(token, f"token_file={token_file!r}")
-
-
-def _fit_for_a_header(token: str, source: str) -> str:
-    if not (token.isascii() and token.isprintable()):
-        raise ServeError(f"{source} holds no token: one line of plain ASCII letters and digits is needed")
-    return token
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A bound socket that listens. Raises ServeError where the port is in use or the address is not ours."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        opened = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise ServeError(f"host={host!r}: {error.strerror or error}") from None
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        opened.bind(address)
-        opened.listen(BACKLOG)
-    except OSError as error:
-        opened.close()
-        raise ServeError(
-            f"cannot listen on {host}:{port} ({error.strerror}); is another server running there? Use another port"
-        ) from None
-    return opened
 
 
 def serve(
@@ -104,84 +43,88 @@ def serve(
     rerank_depth: int = 50,
     python: dict[str, Any] | None = None,
     sql: dict[str, Any] | None = None,
+    log: LogForm = "text",
+    access_log: bool = False,
     say: Callable[[str], None] | None = None,
 ) -> None:
     """Serve ``tools`` (of TOOL_NAMES) until SIGTERM or Ctrl-C. One line goes to ``say`` when they are ready.
 
     ``index`` is the search tool's; ``python`` and ``sql`` are the settings of those two. ``port=0`` takes a
     free one. The server listens at once and answers 503 while the tools load. Raises ServeError (address, port,
-    token), or what a tool raises that cannot start (each has an ``exit_code``).
+    token), or what a tool raises that cannot start (each has an ``exit_code``). With ``log="json"`` stderr has one JSON
+    object a line, errors too (they end the process: `process_log`); ``access_log``: a line for each answered request.
     """
-    import uvicorn
+    with process_log(log):
+        import uvicorn
 
-    from tools.app import create_app
-    from tools.host import ServerLimits, ToolHost
+        from tools.app import create_app
+        from tools.host import ServerLimits, ToolHost
 
-    _check_tools(tools)
-    token = read_token(token_file)
-    if token is None and not is_loopback(host):
-        raise ServeError(
-            f"host={host!r} can be reached from other machines, and a bearer token is needed for that: "
-            f"give a file that holds one as token_file (--token-file), or set {TOKEN_ENV}"
+        check_tools(tools)
+        token = token_for(host, token_file)
+        if "search" in tools:
+            check_search(index, max_top_k)
+        listening = bind(host, port)
+        url = url_of(host, listening.getsockname()[1])
+        search: dict[str, Any] = {"max_top_k": max_top_k, "max_query_chars": max_query_chars}
+        search |= {"mode": mode, "mmap": mmap, "scan": scan, "engine": engine, "dtype": dtype, "replicas": replicas}
+        search |= {"rerank": rerank, "rerank_depth": rerank_depth}
+
+        def when_loaded(loaded: ToolHost) -> None:
+            if loaded.state == "failed":
+                server.should_exit = True
+                return
+            loaded_for_good()
+            line = f"ready: {url}  {description(loaded, index)}"
+            (say or _print_line)(line)
+            if log == "json":
+                logging.getLogger("tools.server").info(line)
+
+        limits = ServerLimits(max_body_bytes, max_batch, max_queue, cache_entries)
+        app = create_app(
+            lambda: load_tools(tools, index=index, search=search, python=python or {}, sql=sql or {}),
+            limits,
+            token=token,
+            access_log=access_log,
+            when_loaded=when_loaded,
         )
-    if "search" in tools:
-        _check_search(index, max_top_k)
-    listening = bind(host, port)
-    url = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
-    search: dict[str, Any] = {"max_top_k": max_top_k, "max_query_chars": max_query_chars}
-    search |= {"mode": mode, "mmap": mmap, "scan": scan, "engine": engine, "dtype": dtype}
-    search |= {"replicas": replicas}
-    search |= {"rerank": rerank, "rerank_depth": rerank_depth}
-
-    def when_loaded(loaded: ToolHost) -> None:
-        if loaded.state == "failed":
-            server.should_exit = True
-            return
-        # What the tools loaded stays. Otherwise each full collection goes through all of an encoder's objects, and for
-        # a third of a second nobody is answered, every few seconds under load.
-        gc.collect()
-        gc.freeze()
-        (say or _print_line)(f"ready: {url}  {_description(loaded, index)}")
-
-    limits = ServerLimits(max_body_bytes, max_batch, max_queue, cache_entries)
-    app = create_app(
-        lambda: load_tools(tools, index=index, search=search, python=python or {}, sql=sql or {}),
-        limits,
-        token=token,
-        when_loaded=when_loaded,
-    )
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,
-            timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=GRACE_S,
+        server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                log_config=uvicorn.config.LOGGING_CONFIG if log == "text" else None,
+                log_level="warning",
+                access_log=False,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=GRACE_S,
+            )
         )
-    )
-    sys.setswitchinterval(SWITCH_S)
-    # uvicorn ends on these signals and then raises them again for whoever handled them before; without a
-    # handler of ours a clean end would look like a crash
-    earlier = {number: signal.signal(number, _ignore) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        server.run(sockets=[listening])
-    finally:
-        listening.close()
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
-    failure = app.state.host.failure
-    if failure is not None:
-        raise failure
+        sys.setswitchinterval(SWITCH_S)
+        # uvicorn ends on these signals and then raises them again for whoever handled them before; without a
+        # handler of ours a clean end would look like a crash
+        earlier = {number: signal.signal(number, _ignore) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            server.run(sockets=[listening])
+        finally:
+            listening.close()
+            for number, handler in earlier.items():
+                signal.signal(number, handler)
+        failure = app.state.host.failure
+        if failure is not None:
+            raise failure
 
 
-def _check_tools(tools: Sequence[str]) -> None:
+def url_of(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def check_tools(tools: Sequence[str]) -> None:
     unknown = [name for name in tools if name not in TOOL_NAMES]
     if unknown or not tools or len(set(tools)) < len(tools):
         given = ",".join(tools)
         raise ServeError(f"tools={given}: give one or more of {', '.join(TOOL_NAMES)}, each once")
 
 
-def _check_search(index: str, max_top_k: int) -> None:
+def check_search(index: str, max_top_k: int) -> None:
     """The commonest mistakes, found before the port is opened."""
     from retrieval_index.index import read_manifest
     from retrieval_index.retriever import MAX_K
@@ -191,7 +134,8 @@ def _check_search(index: str, max_top_k: int) -> None:
     read_manifest(Path(index))
 
 
-def _description(loaded: Any, index: str) -> str:
+def description(loaded: Any, index: str) -> str:
+    """Of what a ToolHost has loaded, for the ready line."""
     parts = ["tools: " + ", ".join(tool.name for tool in loaded.tools)]
     for tool in loaded.tools:
         summary = tool.summary()
@@ -274,8 +218,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rerank-depth", type=_positive, default=50)
     parser.add_argument("--python", type=_record, help="settings of the python tool: '{\"timeout_s\": 5}'")
     parser.add_argument("--sql", type=_record, help='settings of the sql tool: \'{"databases": {"main": "x.db"}}\'')
+    parser.add_argument("--log", choices=LOG_FORMS, default="text", help="json: stderr has one JSON object a line")
+    parser.add_argument("--access-log", action="store_true", help="log one line for each answered request")
     options = vars(parser.parse_args(arguments))
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
         serve(options.pop("tools"), **options)
     except Exception as error:

@@ -14,8 +14,8 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 
+from tools.listen import bind
 from tools.protocol import ToolCall, ToolResult
-from tools.server import bind
 
 
 class RunningServer:

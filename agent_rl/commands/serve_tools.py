@@ -21,6 +21,7 @@ def add_parser(subparsers: Any) -> None:
             "agent-rl serve-tools tools=[search,python] index=indexes/miniwiki",
             "agent-rl serve-tools tools=[sql] 'sql.databases={main: data/shop.db}'",
             "agent-rl serve-tools index=indexes/mine host=0.0.0.0 token_file=token.txt search.max_batch=128",
+            "agent-rl serve-tools engine=ray replicas=4 index=indexes/mine port=8900",
         ],
     )
 
@@ -28,7 +29,15 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> None:
     config = composed(args)
 
+    from agent_rl.config.schema.serve import LOCAL_ONLY, RAY_ONLY
+
+    if config.engine == "ray":
+        from tools.ray_serve import serve_on_ray
+
+        serve_on_ray(config.tools, **config.model_dump(exclude={"tools", "engine", *LOCAL_ONLY}))
+        return
+
     from tools.server import serve
 
-    settings = config.model_dump(exclude={"tools", "search"})
+    settings = config.model_dump(exclude={"tools", "search", "engine", *RAY_ONLY})
     serve(config.tools, **settings, **config.search.model_dump())

@@ -18,7 +18,7 @@ from agent_rl.commands import build_parser
 from agent_rl.errors import ConfigError, SamplerError, TrainingError, UsageError
 from retrieval_index.errors import DiskFull, FetchError, IndexExists, RetrievalError
 from tasks.base import TaskDataError
-from tools.server import ServeError
+from tools.listen import ServeError
 
 
 def agent_rl(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

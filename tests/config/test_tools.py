@@ -43,6 +43,8 @@ def test_without_a_list_the_task_has_its_own() -> None:
         ("serve-tools", "tools=[]", "at least 1 item"),
         ("serve-tools", "tools=[sql]", "needs sql.databases"),
         ("serve-tools", "python.isolation=none", "needs allow_unsafe=true"),
+        ("serve-tools", "replicas=2", "engine=local has no replicas"),
+        ("serve-tools", "ray_address=auto", "engine=local has no ray_address"),
         ("serve-tools", "python.engine=remote", "go together"),
         ("serve-tools", "python.url=http://x", "go together"),
         ("serve-tools", "python.timeout_s=0", "greater than 0"),

@@ -17,7 +17,8 @@ from retrieval_index.builder import build_index
 from retrieval_index.corpus import Passage
 from retrieval_index.encoder import EncoderSpec
 from retrieval_index.fetch import MINILM, is_fetched
-from tools.server import ServeError, bind, is_loopback, main, read_token
+from tools.listen import ServeError, bind, is_loopback, read_token
+from tools.server import main
 
 ROOT = Path(__file__).resolve().parents[2]
 

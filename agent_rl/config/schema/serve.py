@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from agent_rl.config.schema.index import onnx_computes_in_float32
 from agent_rl.config.schema.record import (
+    NonNegativeFloat,
     NonNegativeInt,
     PathText,
     PositiveFloat,
@@ -101,6 +102,11 @@ class SqlToolConfig(Record):
     max_queue: PositiveInt = 1024
 
 
+# Settings that have no meaning under the other engine
+LOCAL_ONLY = ("log", "access_log")
+RAY_ONLY = ("replicas", "replica_cpus", "replica_gpus", "ray_address")
+
+
 class ServeToolsConfig(Record):
     tools: Annotated[tuple[ToolName, ...], Field(min_length=1)] = ("search",)
     index: PathText = "indexes/miniwiki"
@@ -108,6 +114,15 @@ class ServeToolsConfig(Record):
     port: Annotated[int, Field(ge=0, le=65535)] = 8900
     token_file: str | None = None
     max_body_bytes: PositiveInt = 4 * 2**20
+    log: Literal["text", "json"] = Field("text", description="json: every line on stderr is one JSON object")
+    access_log: bool = Field(False, description="a log line for each answered request: status, times, calls by tool")
+    engine: Literal["local", "ray"] = Field("local", description="ray: replicas of Ray Serve; local: this process")
+    replicas: PositiveInt = Field(1, description="for engine=ray: processes, each of which loads the tools")
+    replica_cpus: PositiveFloat = Field(1.0, description="for engine=ray: cores that a replica has")
+    replica_gpus: NonNegativeFloat = Field(0.0, description="for engine=ray: GPUs, or a part of one")
+    ray_address: str | None = Field(
+        None, description="auto or host:port of a Ray cluster; null: $RAY_ADDRESS, else a Ray of its own"
+    )
     search: SearchToolConfig = SearchToolConfig()
     python: PythonToolConfig = PythonToolConfig()
     sql: SqlToolConfig = SqlToolConfig()
@@ -121,4 +136,15 @@ class ServeToolsConfig(Record):
     def _has_databases(self) -> ServeToolsConfig:
         if "sql" in self.tools and not self.sql.databases:
             raise ValueError("tools=[sql] needs sql.databases={name: file}")
+        return self
+
+    @model_validator(mode="after")
+    def _fits_its_engine(self) -> ServeToolsConfig:
+        fields = type(self).model_fields
+        strangers = RAY_ONLY if self.engine == "local" else LOCAL_ONLY
+        if given := [name for name in strangers if getattr(self, name) != fields[name].default]:
+            why = "they are those of engine=ray" if self.engine == "local" else "Ray Serve keeps logs of its own"
+            raise ValueError(f"engine={self.engine} has no {' and no '.join(given)}: {why}")
+        if self.engine == "ray" and self.port == 0:
+            raise ValueError("engine=ray takes no free port (port=0): every node listens on the same; give one")
         return self
