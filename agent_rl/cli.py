@@ -34,6 +34,9 @@ def main(argv: list[str] | None = None) -> int:
     # spin keeps most of the speed of an idle machine.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    # oneDNN keeps compiled kernels by shape, 1,024 of them where nothing is said. Lengths of sequences are shapes, so
+    # that a trainer would grow by hundreds of MB; this many are more than one micro-batch needs.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # What a model wrote is shown on terminals that cannot show all of it; hours of work must not end there.

@@ -303,3 +303,16 @@ def test_doctor_tells_what_can_isolate_code(capsys: pytest.CaptureFixture[str]) 
 def test_serving_python_needs_no_index_and_says_what_cannot_start(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve-tools", "tools=[python]", "port=0", "index=none", "python.preload=[no_such_module]"]) == 2
     assert "python.preload=no_such_module: ModuleNotFoundError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("given", "seen"), [(None, "128"), ("1024", "1024")])
+def test_kernels_are_kept_for_few_shapes_unless_the_user_says_otherwise(
+    given: str | None, seen: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
+    monkeypatch.setenv(name, "to be put back afterwards")
+    monkeypatch.delenv(name)
+    if given is not None:
+        monkeypatch.setenv(name, given)
+    assert main(["config", "show", "experiment=demo"]) == 0
+    assert os.environ[name] == seen
