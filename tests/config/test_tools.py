@@ -136,7 +136,7 @@ def test_every_setting_of_search_is_one_of_the_server(monkeypatch: pytest.Monkey
     monkeypatch.setattr("tools.server.serve", lambda tools, **settings: served.update(settings))
     changed = {"max_batch": 3, "max_queue": 4, "max_top_k": 5, "max_query_chars": 6, "cache_entries": 7, "mmap": True}
     changed |= {"mode": "bm25", "scan": "faiss", "engine": "openvino", "dtype": "float32"}
-    changed |= {"rerank": "x/y", "rerank_depth": 8}
+    changed |= {"rerank": "x/y", "rerank_depth": 8, "replicas": 2}
     search = SearchToolConfig.model_validate(changed)
     assert set(changed) == set(SearchToolConfig.model_fields)
     command = serve_command(ToolsConfig(search=search), "127.0.0.1", 8900, ("search",))
