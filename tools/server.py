@@ -94,6 +94,7 @@ def serve(
                 log_config=uvicorn.config.LOGGING_CONFIG if log == "text" else None,
                 log_level="warning",
                 access_log=False,
+                proxy_headers=access_log,  # who else would want to know the client behind a proxy
                 timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=GRACE_S,
             )
