@@ -64,7 +64,7 @@ demo: $(INSTALLED) ## fetch, build an index, serve it, train, report
 test: test-unit test-slow ## all tests: the quick tier, then real models and servers
 
 test-unit: $(INSTALLED) ## the quick tier
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n logical --maxprocesses 8 --dist worksteal
 
 test-slow: $(INSTALLED) models ## real models, real servers
 	$(BIN)/python -m pytest -m slow

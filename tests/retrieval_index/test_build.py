@@ -26,7 +26,9 @@ from retrieval_index.testing import HashedWordsEncoder
 
 WORDS = [f"w{n}" for n in range(150)]
 # OPQ trains its rotation for a minute on one core
-QUICK_KINDS = [kind for kind in KINDS if kind != "opq_ivf_pq"]
+EVERY_KIND = [
+    pytest.param(kind, marks=[pytest.mark.slow] if kind.endswith("ivf_pq") else []) for kind in (*KINDS, "factory")
+]
 PAIRS = ((a, b) for a in WORDS for b in WORDS)
 MANY = [Passage(f"p{n}", f"{a} {b}", f"about {a} and {b}") for n, (a, b) in enumerate(PAIRS)]
 MANY = MANY[:11_000]
@@ -146,7 +148,7 @@ def vectors():
     return encoder.encode_passages([p.contents for p in MANY]), encoder
 
 
-@pytest.mark.parametrize("kind", [*QUICK_KINDS, "factory", pytest.param("opq_ivf_pq", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", EVERY_KIND)
 def test_the_card_of_every_kind_agrees_with_an_independent_check(tmp_path, vectors, kind):
     matrix, encoder = vectors
     options = IndexOptions(kind=kind, factory="IVF16,Flat" if kind == "factory" else None)
