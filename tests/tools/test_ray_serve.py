@@ -38,8 +38,9 @@ PASSAGES = [Passage(str(n), f"Town {n}", f"The mayor of town {n} is number {n * 
 SLOW_SQL = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000) SELECT max(i) FROM n"
 
 
-def test_sessions_are_not_spread_over_replicas(capsys):
-    assert main(["serve-tools", "engine=ray", "replicas=2", "tools=[python]", "port=8977"]) == 2
+@pytest.mark.parametrize("setting", ["replicas=2", "max_replicas=2"])
+def test_sessions_are_not_spread_over_replicas(capsys, setting):
+    assert main(["serve-tools", "engine=ray", setting, "tools=[python]", "port=8977"]) == 2
     assert "python.stateful=false" in capsys.readouterr().err
 
 
@@ -59,20 +60,26 @@ def test_every_setting_reaches_ray_or_is_refused(monkeypatch):
     given: dict[str, Any] = {}
     monkeypatch.setattr("tools.ray_serve.serve_on_ray", lambda tools, **settings: given.update(settings, tools=tools))
     command = ["serve-tools", "engine=ray", "replicas=3", "replica_cpus=2", "replica_gpus=0.5", "ray_address=auto"]
-    args = build_parser().parse_args(command)
+    args = build_parser().parse_args([*command, "max_replicas=5", "target_ongoing_requests=9"])
     args.run(args)
     assert (given["replicas"], given["replica_cpus"], given["replica_gpus"]) == (3, 2.0, 0.5)
+    assert (given["max_replicas"], given["target_ongoing_requests"]) == (5, 9)
     assert set(given) == set(inspect.signature(serve_on_ray).parameters) - {"say"}
     assert set(given) == set(type(compose("serve-tools", [])).model_fields) - {"engine", "log", "access_log"}
 
 
 @pytest.mark.parametrize(
     ("override", "says"),
-    [("log=json", "engine=ray has no log: "), ("access_log=true", "no access_log"), ("port=0", "every node listens")],
+    [
+        ("log=json", "engine=ray has no log: "),
+        ("access_log=true", "no access_log"),
+        ("port=0", "every node listens"),
+        ("max_replicas=1 replicas=2", "max_replicas=1 is below replicas=2"),
+    ],
 )
 def test_what_means_nothing_on_ray_is_refused(override, says):
     with pytest.raises(ConfigError, match=says):
-        compose("serve-tools", ["engine=ray", override])
+        compose("serve-tools", ["engine=ray", *override.split()])
 
 
 async def test_replicas_wait_for_each_other():
@@ -289,6 +296,31 @@ def test_sigterm_ends_it_and_leaves_no_process(served):  # the last that uses it
     assert alive == []
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{served[0]}/health", trust_env=False)
+
+
+@pytest.mark.slow
+def test_load_brings_another_replica(tmp_path):
+    with closing(sqlite3.connect(tmp_path / "x.db")) as made:
+        made.execute("CREATE TABLE towns (name)")
+    port = _free_port()
+    settings = ["tools=[sql]", "sql.databases={main: x.db}", f"port={port}", "max_replicas=2", "replica_cpus=0.5"]
+    with _process(tmp_path, *settings, "target_ongoing_requests=2") as process:
+        assert process.stdout.readline().endswith("  replicas: 1 to 2\n")
+        assert len(_replicas(process)) == 1
+        ends = time.monotonic() + 120
+
+        def keep_asking(client: int) -> set[int]:
+            seen, n = set(), 0
+            with _client(f"http://127.0.0.1:{port}") as http:
+                while len(_replicas(process)) < 2:
+                    assert time.monotonic() < ends
+                    call = {"id": "c", "tool": "sql", "arguments": {"query": f"{SLOW_SQL} -- {client} {n}"}}
+                    seen.add(http.post("/v1/call", json={"calls": [call]}).status_code)
+                    n += 1
+            return seen
+
+        with ThreadPoolExecutor(8) as threads:
+            assert set().union(*threads.map(keep_asking, range(8))) == {200}
 
 
 @pytest.mark.slow

@@ -104,7 +104,7 @@ class SqlToolConfig(Record):
 
 # Settings that have no meaning under the other engine
 LOCAL_ONLY = ("log", "access_log")
-RAY_ONLY = ("replicas", "replica_cpus", "replica_gpus", "ray_address")
+RAY_ONLY = ("replicas", "max_replicas", "target_ongoing_requests", "replica_cpus", "replica_gpus", "ray_address")
 
 
 class ServeToolsConfig(Record):
@@ -118,6 +118,13 @@ class ServeToolsConfig(Record):
     access_log: bool = Field(False, description="a log line for each answered request: status, times, calls by tool")
     engine: Literal["local", "ray"] = Field("local", description="ray: replicas of Ray Serve; local: this process")
     replicas: PositiveInt = Field(1, description="for engine=ray: processes, each of which loads the tools")
+    max_replicas: PositiveInt | None = Field(
+        None, description="for engine=ray: Ray starts more of them under load, up to this many, and ends them after it"
+    )
+    target_ongoing_requests: PositiveInt = Field(
+        64,
+        description="for max_replicas: requests that a replica works on or keeps waiting; more of them ask for another",
+    )
     replica_cpus: PositiveFloat = Field(1.0, description="for engine=ray: cores that a replica has")
     replica_gpus: NonNegativeFloat = Field(0.0, description="for engine=ray: GPUs, or a part of one")
     ray_address: str | None = Field(
@@ -145,6 +152,10 @@ class ServeToolsConfig(Record):
         if given := [name for name in strangers if getattr(self, name) != fields[name].default]:
             why = "they are those of engine=ray" if self.engine == "local" else "Ray Serve keeps logs of its own"
             raise ValueError(f"engine={self.engine} has no {' and no '.join(given)}: {why}")
+        if self.max_replicas is not None and self.max_replicas < self.replicas:
+            raise ValueError(
+                f"max_replicas={self.max_replicas} is below replicas={self.replicas}, which are always there"
+            )
         if self.engine == "ray" and self.port == 0:
             raise ValueError("engine=ray takes no free port (port=0): every node listens on the same; give one")
         return self
