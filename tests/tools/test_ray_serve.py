@@ -168,7 +168,8 @@ def served(tmp_path_factory):
                     health.append((answer.status_code, answer.json()["status"]))
             time.sleep(0.2)
         line = ready.result()
-        what = f"tools: search, sql  index: {folder / 'i'} (40 passages)  databases: main  replicas: 2"
+        search = f"index: {folder / 'i'} (40 passages; encoder: torch, float32)"
+        what = f"tools: search, sql  {search}  databases: main  replicas: 2"
         assert line == f"ready: {url}  {what}\n", line + (folder / "stderr").read_text()
         environment = os.environ | {"PYTHONPATH": str(ROOT), "AGENT_RL_TOOL_TOKEN": TOKEN}
         with subprocess.Popen(
