@@ -49,17 +49,18 @@ class BuildPlan:
     def describe(self, kind: str, free_bytes: int) -> list[str]:
         size, vectors = index_bytes(kind, self.passages, self.dims), self.vectors_bytes(kind)
         needed = self.store_bytes + vectors + size
-        sizes = ", ".join(f"{name} {_gib(index_bytes(name, self.passages, self.dims))}" for name in KINDS)
+        sizes = ", ".join(f"{name} {_size(index_bytes(name, self.passages, self.dims))}" for name in KINDS)
+        to_build, takes = _size(self.memory_bytes(kind)), _duration(self.hours)
         lines = [
             f"passages         {'' if self.exact else 'about '}{self.passages}, {self.dims} dims, index={kind}",
-            f"disk             {_gib(needed)} while it is built ({_gib(vectors)} of it vectors on the way), "
-            f"{_gib(self.store_bytes + size)} after; {_gib(free_bytes)} are free",
-            f"memory           {_gib(self.memory_bytes(kind))} to build it, {_gib(size)} to serve it (less with mmap)",
-            f"time             about {self.hours:.2f} hours at {self.passages_per_s:.0f} passages/s, measured just now",
+            f"disk             {_size(needed)} while it is built ({_size(vectors)} of it vectors on the way), "
+            f"{_size(self.store_bytes + size)} after; {_size(free_bytes)} are free",
+            f"memory           {to_build} to build it, {_size(size)} to serve it (less with mmap)",
+            f"time             about {takes} at {self.passages_per_s:.0f} passages/s, measured just now",
             f"index sizes      {sizes}",
         ]
         if needed > free_bytes:
-            lines.append(f"will not fit     {_gib(needed - free_bytes)} more disk is needed")
+            lines.append(f"will not fit     {_size(needed - free_bytes)} more disk is needed")
         return lines
 
 
@@ -91,5 +92,9 @@ def _stored_bytes(sample: Sequence[Passage]) -> float:
     return sum(len((p.id + p.title + p.text).encode()) + framing for p in sample) / max(len(sample), 1)
 
 
-def _gib(size: float) -> str:
-    return f"{size / 2**30:.2f} GiB"
+def _size(size: float) -> str:
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
+
+
+def _duration(hours: float) -> str:
+    return f"{hours:.2f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"

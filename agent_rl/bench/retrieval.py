@@ -27,6 +27,8 @@ from agent_rl.bench.retrieval_servers import BATCH, OURS, InProcess, Server, ser
 from agent_rl.config.schema import BenchRetrievalConfig
 from agent_rl.errors import UsageError
 from retrieval_index.corpus import PassageStore
+from retrieval_index.errors import RetrievalError
+from retrieval_index.index import read_manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,10 @@ def _queries(config: BenchRetrievalConfig) -> list[str]:
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(f"questions={config.questions}: a JSON object with `question` a line is needed") from error
     else:
+        try:
+            read_manifest(Path(config.index))
+        except RetrievalError as error:
+            raise UsageError(f"questions=... is not given, and no index has titles to ask for: {error}") from error
         store = PassageStore(Path(config.index))
         step = max(1, len(store) // 2000)
         found = [store[row].title or store[row].text[:100] for row in range(0, len(store), step)]

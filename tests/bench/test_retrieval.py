@@ -106,6 +106,8 @@ def test_quantiles_and_rounds() -> None:
 def test_nothing_to_measure_is_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="ways=\\[\\] measures nothing"):
         bench_retrieval(BenchRetrievalConfig(ways=()))
+    with pytest.raises(UsageError, match=r"questions=\.\.\. is not given.*no index at none"):
+        bench_retrieval(BenchRetrievalConfig(ways=(), url="http://127.0.0.1:9", index="none"))
     (tmp_path / "q.jsonl").write_text('{"q": 1}\n')
     with pytest.raises(UsageError, match="a JSON object with `question`"):
         bench_retrieval(BenchRetrievalConfig(ways=(), url="http://127.0.0.1:9", questions=str(tmp_path / "q.jsonl")))

@@ -86,3 +86,9 @@ def test_the_plan_of_wiki18():
     text = "\n".join(plan.describe("flat", 10 * 2**30))
     for part in ("21015324, 768 dims", "5.84 hours at 1000 passages/s", "will not fit", "flat_fp16 30.06 GiB"):
         assert part in text
+
+
+def test_the_plan_of_a_small_corpus_has_small_units():
+    text = "\n".join(BuildPlan(600, True, 384, 100.0, 100.0).describe("flat", 10 * 2**30))
+    for part in ("flat 0.9 MiB", "1.00 GiB to build it", "about 0.1 minutes at 100 passages/s"):
+        assert part in text
