@@ -7,6 +7,7 @@ scale, so that no texts are needed to calibrate on.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
 import sys
@@ -63,7 +64,7 @@ def openvino_forward(model: Any, dtype: Any, *, int8: bool = False) -> Forward:
             with contextlib.redirect_stdout(io.StringIO()):  # its progress bars
                 converted = nncf.compress_weights(converted, mode=nncf.CompressWeightsMode.INT8_SYM)
             settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = GROUP
-        compiled = openvino.Core().compile_model(converted, "CPU", settings)
+        compiled = _core().compile_model(converted, "CPU", settings)
     except Exception as error:  # what a converter raises on an unknown model is anything
         raise EncoderError(f"engine={engine} cannot convert this encoder ({error}); use engine=torch") from error
     request = compiled.create_infer_request()
@@ -74,6 +75,17 @@ def openvino_forward(model: Any, dtype: Any, *, int8: bool = False) -> Forward:
 
     check_against_torch(model, forward, engine)
     return forward
+
+
+@functools.cache
+def _core() -> Any:
+    """One, kept for good. Each Core's CPU plug-in gives the thread that loads it a signal stack and, unloaded, the one
+    that was there before; of two Cores, whose second may hand back the first one's, which is gone. Ctrl-C would then
+    end the process with a segmentation fault.
+    """
+    import openvino
+
+    return openvino.Core()
 
 
 def _nncf() -> Any:

@@ -79,6 +79,26 @@ def test_a_conversion_reports_to_nobody(tiny, engine):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("engine", EXACT)
+def test_ctrl_c_after_encoders_are_gone(tiny, engine):
+    """OpenVINO loaded twice leaves the thread a signal stack that is gone, and the next signal ends the process."""
+    code = (
+        "import gc, os, signal, sys\n"
+        "from retrieval_index.encoder import Encoder, EncoderSpec\n"
+        "for _ in range(2):\n"
+        "    encoder = Encoder(EncoderSpec(path=sys.argv[1], max_tokens=32, dtype='float32'), engine=sys.argv[2])\n"
+        "    encoder.encode_queries(['amber'])\n"
+        "    gc.collect()\n"
+        "del encoder\n"
+        "gc.collect()\n"
+        "signal.signal(signal.SIGINT, lambda number, frame: print('caught'))\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+    )
+    command = [sys.executable, "-c", code, str(tiny), engine]
+    assert subprocess.run(command, check=True, timeout=120, capture_output=True, text=True).stdout == "caught\n"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [_needs("onnx")])
 def test_onnx_runtime_reports_to_nobody(tiny, tmp_path, engine):
     """It would keep what it has to tell its makers, and a name for this machine, in the home folder."""

@@ -54,9 +54,9 @@ class WatchedSearch(SearchTool):
             raise RuntimeError("the tool broke")
         return await super().run(calls)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self.gate.set()
-        super().close()
+        await super().close()
 
 
 @pytest.fixture(scope="session")
