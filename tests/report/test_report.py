@@ -314,11 +314,12 @@ def test_lists_that_do_not_fit_together_are_named(run, made):
         ("eval/before.json", b'{"step": "x"}'),
         ("eval/before.json", b'{"greedy": {"em": {"mean": "x", "low": 0, "high": 1}}}'),
         ("eval/before.json", b'{"greedy": [1]}'),
+        # without a time in them: bytes are a test's name, on which the workers of pytest-xdist have to agree
         (
             "trajectories/step_000099.jsonl.gz",
-            gzip.compress(b'{"pieces": 5, "authors": [], "loss_mask": [], "logprobs": [], "weights": null}'),
+            gzip.compress(b'{"pieces": 5, "authors": [], "loss_mask": [], "logprobs": [], "weights": null}', mtime=0),
         ),
-        ("trajectories/step_000099.jsonl.gz", gzip.compress(b'{"a": 1}' * 999)[:-30] + b"\xff" * 30),
+        ("trajectories/step_000099.jsonl.gz", gzip.compress(b'{"a": 1}' * 999, mtime=0)[:-30] + b"\xff" * 30),
     ],
 )
 def test_values_that_no_run_writes_are_told_as_such(run, file, content):
