@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from retrieval_index.bm25 import BM25Searcher, build_bm25
 from retrieval_index.card import measure
+from retrieval_index.clock import BuildClock
 from retrieval_index.corpus import PassageStore
 from retrieval_index.dense import DenseSearcher
 from retrieval_index.encoder import TextEncoder
@@ -27,7 +27,7 @@ def finish(
     kind: IndexKind | None,
     vectors: VectorShards | None,
     corpus_name: str,
-    started: float,
+    clock: BuildClock,
     progress: bool,
     report: Callable[[str], None],
     *,
@@ -50,7 +50,7 @@ def finish(
         _write_faiss(index, folder)
         set_search(index, kind.nprobe, kind.ef_search)
         searcher = DenseSearcher(model, index)
-    seconds = time.monotonic() - started
+    seconds = clock.seconds()
     manifest = IndexManifest(
         kind="bm25" if kind is None else kind.name,
         passages=recipe.rows,

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retrieval_index.assemble import finish
+from retrieval_index.clock import BuildClock
 from retrieval_index.corpus import Passage
 from retrieval_index.download import disk_full_means
-from retrieval_index.encode_shards import EncodeMissing, encode_here
+from retrieval_index.encode_shards import EncodeShards, encode_here, encode_missing
 from retrieval_index.encoder import Encoder, EncoderSpec, Engine, TextEncoder
 from retrieval_index.errors import DiskFull, IndexExists, IndexNotWritable, RetrievalError
 from retrieval_index.index import IndexManifest, read_manifest
@@ -50,13 +51,13 @@ def build_index(
     engine: Engine = "torch",
     corpus_name: str | None = None,
     report: Callable[[str], None] | None = None,
-    encode: EncodeMissing = encode_here,
+    encode: EncodeShards = encode_here,
 ) -> IndexManifest:
     """Build an index of ``corpus`` into the folder ``out``.
 
     ``corpus`` is a file, a folder of files, or passages; ``corpus_name`` is what the manifest calls it (default: the
     file's name). ``batch_size`` and ``engine`` are those of the encoder of a spec. ``report`` is given what is worth
-    saying. ``encode`` does the encoding of the shards that are missing.
+    saying. ``encode`` encodes the shards that are missing.
     The work is done in a folder beside ``out`` that is renamed at the end, so ``out`` is either complete or untouched;
     what a killed build left there is taken up again, where corpus and encoder are the same. Memory: the index, and a
     constant.
@@ -71,7 +72,8 @@ def build_index(
         started = time.monotonic()
         if options.kind == "bm25":
             recipe = prepared(staging, corpus, source_name, None, "float32", SHARD_PASSAGES, batch_size)
-            return finish(staging, recipe, None, None, None, name, started, progress, report, bm25=True)
+            clock = BuildClock(staging, started)
+            return finish(staging, recipe, None, None, None, name, clock, progress, report, bm25=True)
         model = encoder
         if isinstance(model, EncoderSpec):
             model = Encoder(model, batch_size=batch_size, engine=engine)
@@ -91,8 +93,9 @@ def build_index(
         if kind.reason:
             report(f"index=auto: {kind.reason}")
         vectors = VectorShards(staging, recipe.rows, recipe.dims, recipe.shard_rows, recipe.vectors_dtype)
-        encode(staging, vectors, model, progress, report)
-        return finish(staging, recipe, model, kind, vectors, name, started, progress, report, bm25=options.bm25)
+        clock = BuildClock(staging, started)
+        encode_missing(staging, vectors, model, clock, encode, progress, report)
+        return finish(staging, recipe, model, kind, vectors, name, clock, progress, report, bm25=options.bm25)
 
 
 @contextmanager

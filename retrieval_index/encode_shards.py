@@ -2,49 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from retrieval_index.clock import BuildClock
 from retrieval_index.corpus import PassageStore
 from retrieval_index.encoder import Encoder, EncoderSpec, Engine, TextEncoder
 from retrieval_index.progress import Progress
 from retrieval_index.vectors import VectorShards, encode_shard
 
 
-class EncodeMissing(Protocol):
-    """Writes every shard that ``vectors`` does not have, from the store in ``folder``."""
+class EncodeShards(Protocol):
+    """Writes the ``missing`` shards of ``vectors`` from the store in ``folder``, and gives ``advance`` the number of
+    passages of each that is written.
+    """
 
     def __call__(
         self,
         folder: Path,
         vectors: VectorShards,
+        missing: Sequence[int],
         model: TextEncoder,
-        progress: bool,
-        report: Callable[[str], None],
+        advance: Callable[[int], None],
     ) -> None: ...
 
 
-def _missing(vectors: VectorShards, report: Callable[[str], None]) -> tuple[list[int], int]:
-    """Shards to encode, and the passages that need not be."""
+def encode_missing(
+    folder: Path,
+    vectors: VectorShards,
+    model: TextEncoder,
+    clock: BuildClock,
+    encode: EncodeShards,
+    progress: bool,
+    report: Callable[[str], None],
+) -> None:
+    """Have ``encode`` write the shards that are not there yet; ``clock`` is saved with each."""
     missing = [shard for shard in range(len(vectors)) if not vectors.has(shard)]
+    if not missing:
+        return
     done = vectors.rows - sum(len(vectors.span(shard)) for shard in missing)
     if done:
         report(f"resumed: {done} of {vectors.rows} passages are encoded already")
-    return missing, done
+    with Progress("encoding", vectors.rows, "passages", done=done, enabled=progress) as shown:
+
+        def advance(passages: int) -> None:
+            shown.advance(passages)
+            clock.save()
+
+        encode(folder, vectors, missing, model, advance)
 
 
 def encode_here(
-    folder: Path, vectors: VectorShards, model: TextEncoder, progress: bool, report: Callable[[str], None]
+    folder: Path,
+    vectors: VectorShards,
+    missing: Sequence[int],
+    model: TextEncoder,
+    advance: Callable[[int], None],
 ) -> None:
     """By ``model`` itself, shard after shard (it may spread a shard over processes or GPUs of its own)."""
     store = PassageStore(folder)
-    missing, done = _missing(vectors, report)
-    with Progress("encoding", vectors.rows, "passages", done=done, enabled=progress) as shown:
-        for shard in missing:
-            span = vectors.span(shard)
-            vectors.write(shard, encode_shard(model, [store[row] for row in span]))
-            shown.advance(len(span))
+    for shard in missing:
+        span = vectors.span(shard)
+        vectors.write(shard, encode_shard(model, [store[row] for row in span]))
+        advance(len(span))
 
 
 class _ShardWorker:
@@ -64,7 +85,7 @@ class _ShardWorker:
         return {"passages": done}
 
 
-def encode_on_ray(workers: int, gpus_each: float, load: Callable[[], TextEncoder]) -> EncodeMissing:
+def encode_on_ray(workers: int, gpus_each: float, load: Callable[[], TextEncoder]) -> EncodeShards:
     """Over Ray Data: ``workers`` actors of ``gpus_each`` GPUs, each with what ``load`` (picklable) gives.
 
     The build folder must be on a file system that all nodes share. Takes the running Ray cluster, or starts a local
@@ -72,13 +93,14 @@ def encode_on_ray(workers: int, gpus_each: float, load: Callable[[], TextEncoder
     """
 
     def encode(
-        folder: Path, vectors: VectorShards, model: TextEncoder, progress: bool, report: Callable[[str], None]
+        folder: Path,
+        vectors: VectorShards,
+        missing: Sequence[int],
+        model: TextEncoder,
+        advance: Callable[[int], None],
     ) -> None:
         import ray
 
-        missing, done = _missing(vectors, report)
-        if not missing:
-            return
         described = (str(folder.resolve()), vectors.rows, vectors.dims, vectors.shard_rows, vectors.dtype.name, load)
         shards = ray.data.from_items([{"shard": shard} for shard in missing], override_num_blocks=len(missing))
         encoded = shards.map_batches(
@@ -88,9 +110,8 @@ def encode_on_ray(workers: int, gpus_each: float, load: Callable[[], TextEncoder
             num_gpus=gpus_each,
             compute=ray.data.ActorPoolStrategy(size=workers),
         )
-        with Progress("encoding", vectors.rows, "passages", done=done, enabled=progress) as shown:
-            for row in encoded.iter_rows():
-                shown.advance(int(row["passages"]))
+        for row in encoded.iter_rows():
+            advance(int(row["passages"]))
 
     return encode
 

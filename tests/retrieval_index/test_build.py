@@ -98,6 +98,20 @@ def test_vectors_of_another_corpus_or_encoder_are_not_taken_up(tmp_path, monkeyp
     assert hits[0].id == "p42"
 
 
+def test_a_resumed_build_tells_the_seconds_of_all_its_tries(tmp_path, monkeypatch):
+    class Slow(Stopping):
+        def encode_passages(self, passages):
+            time.sleep(0.3)
+            return super().encode_passages(passages)
+
+    monkeypatch.setattr("retrieval_index.builder.SHARD_PASSAGES", 100)
+    for after in (100, 200):  # one shard, then two; each time the next is lost
+        with pytest.raises(KeyboardInterrupt):
+            build_index(corpus_file(tmp_path / "c.jsonl", MANY[:400]), Slow(after), tmp_path / "i", progress=False)
+    manifest = build_index(corpus_file(tmp_path / "c.jsonl", MANY[:400]), Slow(400), tmp_path / "i", progress=False)
+    assert manifest.card.build_seconds >= 4 * 0.3
+
+
 def test_a_touched_but_equal_corpus_is_taken_up(tmp_path, monkeypatch):
     monkeypatch.setattr("retrieval_index.builder.SHARD_PASSAGES", 100)
     file = corpus_file(tmp_path / "c.jsonl", MANY[:500])
