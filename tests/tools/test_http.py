@@ -210,9 +210,10 @@ def test_a_full_queue_answers_429_at_once_and_health_stays_quick(http, echo):
         beside = [_echo("y"), {"id": "s", "tool": "search", "arguments": {"query": "Peru"}}]
         mixed = http.post("/v1/call", json={"calls": beside}).json()["results"]
         assert [r["status"] for r in mixed] == ["overloaded", "ok"]
-        started = time.monotonic()
-        assert http.get("/health").status_code == 200
-        assert time.monotonic() - started < 0.1
+        answers = [http.get("/health") for _ in range(5)]
+        assert [answer.status_code for answer in answers] == [200] * 5
+        # The quickest, for the machine may be busy with other tests; behind the held calls none would come at all.
+        assert min(answer.elapsed.total_seconds() for answer in answers) < 0.1
         echo.gate.set()
         assert [call.result().json()["results"][0]["status"] for call in held] == ["ok"] * 9
     text = http.get("/metrics").text

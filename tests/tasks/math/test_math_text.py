@@ -45,10 +45,10 @@ def test_any_text_has_a_box_or_none(text):
 
 @pytest.mark.parametrize("text", [r"\boxed{" * 3000, "{" * 10_000, r"\boxed{" * 1500 + "}" * 1500, "}" * 10_000])
 def test_ten_thousand_braces_take_no_time(text):
-    began = time.perf_counter()
+    began = time.process_time()
     last_box(text)
     clean(text)
-    assert time.perf_counter() - began < 0.5
+    assert time.process_time() - began < 0.5
 
 
 @pytest.mark.parametrize(
